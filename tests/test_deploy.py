@@ -37,7 +37,7 @@ def server_metrics() -> dict[str, set[str]]:
 def run_metrics() -> dict[str, set[str]]:
     """The labels of each metric that a run exports, by name."""
     metrics = RunMetrics(Silent())
-    metrics.show(replace(ON_NODES, lanes=(FRAMES, SOUND)))
+    metrics.show(replace(ON_NODES, tracks=(FRAMES, SOUND)))
     metrics.finished(BAD.source.path, BAD.error)
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 

@@ -17,35 +17,39 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Self
 
-from reelscribe.cluster import messages
-from reelscribe.cluster.messages import Message
-from reelscribe.cluster.node import LISTEN_SECONDS, REPORT_SECONDS, NodeSpec, version
+from reelscribe.cluster import mail
+from reelscribe.cluster.mail import Message
+from reelscribe.cluster.remote_node import LISTEN_SECONDS, REPORT_SECONDS, NodeSpec, version
 from reelscribe.cluster.serving import Archive
-from reelscribe.cluster.session import NodeLost
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source, VideoInfo
-from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.node_meter import NodeReport
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.results.schema import settings_text
+from reelscribe.run import messages
+from reelscribe.run.leases import NodeLost
+from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions
+from reelscribe.run.tracks.planned import PlannedTrack
 
 DECODE_PROCESSES = 4
 """Number of sources that a node does at the same time."""
 
 _LENGTH = struct.Struct("<I")
-_STAT = "1000 1 1 1"
-"""The `file_stat` of every source: 1,000 bytes."""
 _SETTINGS: dict[str, Any] = {"model": ["sleeper", "1"], "sampling": {"fps": 1.0}}
 _VIDEO = SavedVideo(VideoInfo(1.0, 640, 360, 0, 1.0, 25, 25.0, 0.0, 1.0, "h264", None), 1.0, None)
 _RESULTS = SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a man rides a horse on the beach", None, -0.5)])
-_LANE = TrackSnapshot("frames", 1.0, 1.0, 0.5, 0.1, 0.1, 0.5, 0.5, "nothing, as it sleeps")
-_REPORT = messages.Report(Snapshot(1, 1, 0, 1.0, 1.0, None, (_LANE,), 0, 0), 0)
+_TRACK = TrackSnapshot("frames", 1.0, 1.0, 0.5, 0.1, 0.1, 0.5, 0.5, "nothing, as it sleeps")
+_REPORT = messages.Report(NodeReport(1.0, 1.0, (_TRACK,), ({},)))
+_PLANNED = PlannedTrack(
+    CaptionMedium(CaptionOptions(), None), settings_text(_SETTINGS), frozenset(), DECODE_PROCESSES, retry_failed=False
+)
 
 
 class SleepingNodes:
-    """A cluster of nodes that sleep; see `driver.Cluster`."""
+    """A cluster of nodes that sleep; see `session.Cluster`."""
 
     def __init__(self, nodes: int, seconds_per_source: float | None) -> None:
         """Describe the cluster.
@@ -134,12 +138,12 @@ class _Handle:
     async def begin(self, spec: NodeSpec) -> None:
         await self._call("begin", spec)
 
-    async def tell(self, mail: Sequence[Message]) -> None:
-        await self._call("tell", mail)
+    async def tell(self, letters: Sequence[Message]) -> None:
+        await self._call("tell", letters)
 
     async def listen(self) -> list[Message]:
-        mail: list[Message] = await self._call("listen")
-        return mail
+        letters: list[Message] = await self._call("listen")
+        return letters
 
     async def end(self) -> None:
         """Do nothing, as the cluster ends all nodes."""
@@ -152,7 +156,7 @@ class _Handle:
 
 
 class _Node:
-    """A node that sleeps; see `node.Node`."""
+    """A node that sleeps; see `remote_node.RemoteNode`."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -166,16 +170,16 @@ class _Node:
         return version()
 
     async def begin(self, spec: NodeSpec) -> None:  # noqa: ARG002 - it opens nothing
-        self._send(messages.Ready([("captions", settings_text(_SETTINGS))], DECODE_PROCESSES))
+        self._send(messages.Ready([_PLANNED]))
         self._start(self._ask_settings())
         self._start(self._report())
 
-    async def tell(self, mail: Sequence[Message]) -> None:
-        for message in mail:
+    async def tell(self, letters: Sequence[Message]) -> None:
+        for message in letters:
             if isinstance(message, messages.Lease):
                 self._link.learn(message)
                 self._start(self._annotate(message))
-            elif isinstance(message, messages.Answers):
+            elif isinstance(message, mail.Answers):
                 self._link.answered(message.values)
 
     async def listen(self) -> list[Message]:
@@ -183,7 +187,7 @@ class _Node:
             self._has_mail.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_mail.wait(), LISTEN_SECONDS)
-        return messages.cut(self._outbox)
+        return mail.cut(self._outbox)
 
     async def _ask_settings(self) -> None:
         self._settings = await self._link.settings_id(_SETTINGS)
@@ -192,15 +196,15 @@ class _Node:
         """Ask of the ledger what `Annotator.annotate` and a captioner ask for a video of one frame."""
         path, link = lease.path, self._link
         if self._seconds is None:
-            self._send(messages.Finished(Source(path), None, lease.is_done))
+            self._send(messages.Finished(Source(path), None, ()))
             link.forget_lease(path)
             return
-        sha256 = await link.find_digest(path, _STAT)
+        sha256 = await link.find_digest(path, lease.stat)
         if sha256 is None:
             async with self._processes:
                 await asyncio.sleep(self._seconds)
             sha256 = hashlib.sha256(path.encode()).hexdigest()
-            link.save_digest(path, _STAT, Source(path, 1000, sha256))
+            link.save_digest(path, lease.stat, Source(path, 1000, sha256))
         source = Source(path, 1000, sha256)
         async with link.hold(sha256):
             job = await link.job(sha256, self._settings)
@@ -209,7 +213,7 @@ class _Node:
                 await link.save_batch(job.id, _RESULTS)
                 job, _ = await link.outcome(sha256, self._settings)
             await link.save_source(source, {"captions": job})
-        self._send(messages.Finished(source, None, lease.is_done))
+        self._send(messages.Finished(source, None, ()))
         link.forget_lease(path)
 
     async def _report(self) -> None:

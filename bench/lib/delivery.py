@@ -22,17 +22,16 @@ from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray, FrameCaption
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from servers.emulated import FRAME
 from servers.torchserve import Serving
 
@@ -93,11 +92,13 @@ class TimedClient(CaptionClient):
         self.workers = description.workers
         return description
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
-        """Return the captions of a request, and record when they came."""
-        captions = await super().caption(frames, permit)
-        self.answers.append((time.monotonic(), len(captions)))
-        return captions
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Return the answers of a request, and record when they came."""
+        answers = await super().request(operation, items, permit)
+        self.answers.append((time.monotonic(), len(answers)))
+        return answers
 
 
 def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:
@@ -222,7 +223,7 @@ async def _run(
 ) -> tuple[TimedClient, Summary]:
     servers = [Server(serving.url, serving.token) for serving in servings]
     async with TimedClient(servers, servings[0].model) as client:
-        return client, await BulkRun([CaptionTrack(client, options)], out).run([*map(str, paths)])
+        return client, await Run([CaptionTrack(client, options)], out).run([*map(str, paths)])
 
 
 def _client_cpu_seconds() -> float:

@@ -13,11 +13,11 @@ import numpy as np
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.audio import Audio, AudioChunk
-from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
-from reelscribe.decode_pool.facts import digest_file
+from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
+from reelscribe.decode_pool.child.files import digest_file
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import NoSound
-from reelscribe.run.tracks.options import SpeechOptions, chunk_samples
+from reelscribe.errors import NoAudio
+from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
 
 
 class LoopPool(DecodePool):
@@ -56,23 +56,23 @@ class LoopPool(DecodePool):
             began = time.monotonic()
             with Audio(reading.task) as audio:
                 if audio.info is None:
-                    raise NoSound("it has no sound")
-                yield OpenedAudio(audio.info, None, None)
+                    raise NoAudio("it has no audio")
+                yield OpenedAudio(audio.info, None, None, reading.task.sample_rate)
                 chunks: list[AudioChunk] = []
                 for chunk in audio.chunks():
                     chunks.append(chunk)
                     self._busy_seconds += time.monotonic() - began
                     await asyncio.sleep(0)
                     if sum(not chunk.silent for chunk in chunks) == reading.chunks_per_batch:
-                        yield await self._batch(chunks)
+                        yield await self._batch(chunks, reading.task.sample_rate)
                         chunks = []
                     began = time.monotonic()
                 if chunks:
-                    yield await self._batch(chunks)
+                    yield await self._batch(chunks, reading.task.sample_rate)
                 self._decoded += audio.read_seconds
-                yield OpenedAudio(audio.info, audio.samples_read, audio.why_incomplete)
+                yield OpenedAudio(audio.info, audio.samples_read, audio.why_incomplete, reading.task.sample_rate)
 
-    async def _batch(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
+    async def _batch(self, chunks: Sequence[AudioChunk], sample_rate: int) -> DecodedAudioBatch:
         audible = [chunk for chunk in chunks if not chunk.silent]
         ends = np.cumsum([len(chunk.samples) for chunk in audible]).tolist()
         slot = await self._slots.take() if audible else None
@@ -87,6 +87,7 @@ class LoopPool(DecodePool):
             silent=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
             slot=slot,
             slots=self._slots,
+            sample_rate=sample_rate,
         )
 
 

@@ -35,6 +35,7 @@ from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
+from reelscribe.results.schema import settings_text
 
 CAPTIONER = {"model": ["some/captioner", "abc"], "sampling": {"fps": 1.0}, "generation": {"max_new_tokens": 30}}
 WHISPER = {"model": ["some/whisper", "def"], "sample_rate": 16_000, "generation": {"num_beams": 1}}
@@ -102,8 +103,9 @@ async def use_ledger(out: Path, sources: int) -> tuple[float, float, float]:
         for numbers in pages(sources, SAVED_AT_ONCE):
             await asyncio.gather(*(add_source(ledger, settings, number, sources) for number in numbers))
         saved = time.perf_counter()
+        models: dict[Kind, str] = {"captions": settings_text(CAPTIONER), "transcript": settings_text(WHISPER)}
         for numbers in pages(sources, LOOKED_UP_AT_ONCE):
-            await ledger.look_up([path_of(number) for number in numbers], settings)
+            await ledger.look_up([(path_of(number), STAT) for number in numbers], models)
         looked_up = time.perf_counter()
         await ledger.mark_missing()
         return sources / (saved - began), sources / (looked_up - saved), time.perf_counter() - looked_up

@@ -31,7 +31,7 @@ from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, Spread, publish, take_turns
 from reelscribe.archive import build as archive
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from servers.emulated import Emulated, serve_all_emulated
 from servers.torchserve import CAPTIONER, CONFIG, HANDLERS, Serving
 from synthetic.video_files import drawn_frames, panned_frames, write_library, write_short_library

@@ -36,7 +36,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameCaption, InputSize
 from reelscribe.contract.model import CaptionerDescription
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionTrack
 from synthetic.video_files import write_library
 
@@ -109,7 +109,7 @@ def run_here(server: IdleServer, video: Path, out: Path) -> None:
 
     async def run() -> None:
         async with CaptionClient([Server(server.url)], MODEL) as client:
-            await BulkRun([CaptionTrack(client)], out).run([str(video)])
+            await Run([CaptionTrack(client)], out).run([str(video)])
 
     asyncio.run(run())
 

@@ -59,7 +59,7 @@ from lib.report import Report, Spread, publish
 from lib.ways import Measured, Servers, Way, Work, columns, measure
 from peers.services import Service, serve_module
 from reelscribe.archive import build as archive
-from reelscribe.client.joining import JoinedClips
+from reelscribe.client.operations import JOIN_CLIPS_SECONDS
 from servers.torchserve import CLIPS, CONFIG, HANDLERS, serve
 from synthetic.video_files import FRAMES_PER_SECOND, write_event_library
 
@@ -126,7 +126,7 @@ def make_servers(model: Model, peer_python: str | None) -> Servers:
     servers: Servers = {
         "ours": serve_ours,
         "litserve": lambda directory: serve_module(module, directory, (*handler, "0.02")),
-        "litserve-wait": lambda directory: serve_module(module, directory, (*handler, str(JoinedClips.join_seconds))),
+        "litserve-wait": lambda directory: serve_module(module, directory, (*handler, str(JOIN_CLIPS_SECONDS))),
     }
     if peer_python:
         peer = partial(serve_module, module, options=(*card, "0.02"), python=peer_python)

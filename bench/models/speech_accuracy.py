@@ -42,7 +42,7 @@ from lib.recordings import Recording, long_recordings, short_recordings
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.results.batches import SavedAudioBatch
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from servers.torchserve import SPEECH
 
 SHORT_SEED, LONG_SEED = 20_261_122, 20_261_123

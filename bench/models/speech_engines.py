@@ -24,7 +24,7 @@ from lib.local_speech import LocalSpeech
 from lib.report import Report, publish
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.decode.audio import Audio
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from servers.torchserve import SPEECH
 from transcripts.whisper.ctranslate2_conversion import convert
 

@@ -55,9 +55,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.audio import SILENCE_DB, is_silent
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from servers.torchserve import CONFIG, HANDLERS, SPEECH, Serving, serve
 from transcripts.whisper.ctranslate2_conversion import convert
 
@@ -172,7 +171,7 @@ def whole_path(serving: Serving, model: str, folder: Path) -> Transcribe:
 
     async def run(paths: Sequence[Path], out: Path) -> None:
         async with SpeechClient([Server(serving.url, serving.token)], model) as client:
-            summary = await BulkRun(
+            summary = await Run(
                 [TranscriptTrack(client, SpeechOptions(transcription=TranscriptionOptions(language="en")))], out
             ).run([str(path) for path in paths])
         assert not summary.failed, str(summary)

@@ -37,11 +37,11 @@ from lib.command import add_json_option, command_parser, run_command
 from lib.delays import Stalls
 from lib.report import Report, publish
 from reelscribe._track_specs import ShotSpec
-from reelscribe.cluster.driver import ClusterRun
+from reelscribe.cluster.session import RemoteNodes
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.schema import NAME
-from reelscribe.run.bulk import Summary
+from reelscribe.run.driver import Run, Summary
 from reelscribe.run.tracks.shots import ShotOptions
 
 MEGABYTE = 1e6
@@ -119,7 +119,7 @@ def make_sources(folder: Path, count: int) -> tuple[str, int]:
 def drive(sources: str, count: int, out: Path, nodes: int, seconds_per_source: float | None) -> Figures:
     """Run the driver over all sources, and measure this process."""
     watch, cluster = Watch(count), SleepingNodes(nodes, seconds_per_source)
-    run = ClusterRun([ShotSpec(ShotOptions())], out, cluster, progress=watch)
+    run = Run(RemoteNodes([ShotSpec(ShotOptions())], cluster), out, progress=watch, thumbnails=0)
 
     async def measured() -> tuple[Summary, Stalls]:
         async with Stalls.measured() as stalls:

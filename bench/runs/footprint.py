@@ -69,7 +69,7 @@ class Peak:
         for child in process.children():
             with suppress(psutil.NoSuchProcess):
                 # Until it executes a program of its own, a child is a copy of its parent, also of its memory.
-                if "reelscribe.decode_pool.worker" in child.cmdline():
+                if "reelscribe.decode_pool.child.main" in child.cmdline():
                     self.decoder = max(self.decoder, _peak_mb(child.pid))
 
 
@@ -121,8 +121,8 @@ def kill_and_resume(serving: Serving, source: Path, out: Path, frames: int) -> s
             time.sleep(0.2)
     before = saved_frames(out)
     _, progress = finish(start("caption", serving, source, out), out)
-    (lane,) = progress["lanes"]
-    decoded = lane["decoded"]
+    (track,) = progress["tracks"]
+    decoded = track["decoded"]
     return f"{before} of {frames} frames were saved; the rest decoded {decoded:.0f}, {decoded / frames:.1%} of all"
 
 

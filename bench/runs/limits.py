@@ -65,7 +65,7 @@ from reelscribe.archive import build as archive
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from runtime.model_settings import ModelSettings
 from servers.emulated import FRAME, Emulated, serve_all_emulated
 from servers.torchserve import CAPTIONER, CONFIG, HANDLERS, Serving

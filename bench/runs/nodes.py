@@ -59,7 +59,7 @@ class Way:
             points: list[tuple[float, float]] = []
             for line in process.stderr:
                 event = json.loads(line)
-                frames = sum(lane["done"] for lane in event.get("lanes", ()))
+                frames = sum(track["done"] for track in event.get("tracks", ()))
                 if event["event"] != "progress" or not frames:
                     continue
                 if not points:

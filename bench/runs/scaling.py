@@ -33,7 +33,7 @@ from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, Delivered, WholeRun
 from lib.report import Report, publish, take_turns
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from servers.emulated import Emulated, serve_all_emulated
 from servers.torchserve import CONFIG, Serving
 from synthetic.video_files import repeat_video, write_library, write_video

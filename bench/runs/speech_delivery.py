@@ -35,9 +35,8 @@ from lib.report import Spread
 from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from servers.torchserve import Serving
 
 COLUMNS = (
@@ -65,7 +64,7 @@ async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechO
     """Transcribe a folder with the whole client, and measure the stalls of its event loop."""
     server = Server(serving.url, serving.token)
     async with SpeechClient([server], serving.model) as client, Stalls.measured() as stalls:
-        return await BulkRun([TranscriptTrack(client, options)], out).run([str(folder)]), stalls
+        return await Run([TranscriptTrack(client, options)], out).run([str(folder)]), stalls
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:

@@ -40,9 +40,8 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from servers.emulated import serve_emulated
 from servers.torchserve import CONFIG, Serving, serve_demo
 from synthetic.video_files import FRAMES_PER_SECOND, write_library
@@ -62,7 +61,7 @@ async def annotate(serving: Serving, folder: Path, out: Path) -> Summary:
     credentials = Credentials(serving.instance.key_file, serving.settings["management_address"])
     async with CaptionClient([Server(serving.url, credentials)], serving.model) as client:
         options = CaptionOptions(Sampling(every=1), decode_workers=1, frames_per_request=5)
-        return await BulkRun([CaptionTrack(client, options)], out).run([str(folder)])
+        return await Run([CaptionTrack(client, options)], out).run([str(folder)])
 
 
 def expiry(root: Path, minutes: float) -> int:

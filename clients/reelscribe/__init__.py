@@ -1,7 +1,7 @@
 """Caption and transcribe whole video libraries on a multi-GPU TorchServe.
 
 Start with `caption`, `describe`, `transcribe` and `annotate`: each takes paths, some of them arrays, and returns
-captions, descriptions of clips, transcripts or records. `BulkRun` is what the `reelscribe` command runs, and
+captions, descriptions of clips, transcripts or records. `Run` is what the `reelscribe` command runs, and
 `ManagementClient` controls the models and workers of a server. Each name is imported when it is first used, so `import
 reelscribe` is fast. Only names in `__all__` are public.
 """
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from reelscribe.errors import UsageError as UsageError
     from reelscribe.management.management_client import ManagementClient as ManagementClient
     from reelscribe.management.torchserve_api import ServerAddresses as ServerAddresses
-    from reelscribe.run.bulk import BulkRun as BulkRun
-    from reelscribe.run.bulk import Summary as Summary
+    from reelscribe.run.driver import Run as Run
+    from reelscribe.run.driver import Summary as Summary
     from reelscribe.run.one_source import caption_file as caption_file
     from reelscribe.run.one_source import describe_file as describe_file
     from reelscribe.run.one_source import transcribe_file as transcribe_file
+    from reelscribe.run.tracks.captions import CaptionOptions as CaptionOptions
     from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
+    from reelscribe.run.tracks.clips import ClipOptions as ClipOptions
     from reelscribe.run.tracks.clips import ClipTrack as ClipTrack
-    from reelscribe.run.tracks.options import CaptionOptions as CaptionOptions
-    from reelscribe.run.tracks.options import ClipOptions as ClipOptions
-    from reelscribe.run.tracks.options import SpeechOptions as SpeechOptions
     from reelscribe.run.tracks.shots import ShotOptions as ShotOptions
     from reelscribe.run.tracks.shots import ShotTrack as ShotTrack
+    from reelscribe.run.tracks.transcripts import SpeechOptions as SpeechOptions
     from reelscribe.run.tracks.transcripts import TranscriptTrack as TranscriptTrack
 
 __version__ = "0.1.0"
@@ -95,13 +95,12 @@ _MODULES = {
     "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
     "management.torchserve_api": ("ServerAddresses",),
     "management.management_client": ("ManagementClient",),
-    "run.bulk": ("BulkRun", "Summary"),
-    "run.tracks.captions": ("CaptionTrack",),
-    "run.tracks.clips": ("ClipTrack",),
+    "run.driver": ("Run", "Summary"),
+    "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
+    "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),
     "run.one_source": ("caption_file", "describe_file", "transcribe_file"),
-    "run.tracks.options": ("CaptionOptions", "ClipOptions", "SpeechOptions"),
-    "run.tracks.transcripts": ("TranscriptTrack",),
+    "run.tracks.transcripts": ("SpeechOptions", "TranscriptTrack"),
 }
 """The public names of each module."""
 

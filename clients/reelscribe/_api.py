@@ -28,11 +28,11 @@ from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Fa
 from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.results.annotations import NAME
 from reelscribe.results.escaping import escape_surrogates
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.clips import ClipOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, find_servers
 
@@ -243,7 +243,7 @@ async def annotate_async(
             tracks.append(TranscriptTrack(speech, speech_options))
         done: list[str] = []
         thumbnails = None if out else 0  # nobody would see those in a temporary folder
-        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
+        run = Run(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
         await run.run([os.fspath(path) for path in paths])
         return Results(_saved(folder, done, kept=out is not None))
 
@@ -260,7 +260,7 @@ def annotate(
 ) -> Results[SavedRecord]:
     """Caption and transcribe files and folders, as `reelscribe annotate` does.
 
-    All records are returned at once. For a whole library use `BulkRun`, which passes on each record as it is written.
+    All records are returned at once. For a whole library use `Run`, which passes on each record as it is written.
 
     Args:
         sources: One file, folder or glob, or several.

@@ -16,7 +16,7 @@ Reservation = asyncio.Future[None]
 """Done as soon as the content is reserved."""
 
 
-class Turns(Generic[Item, Answer]):
+class CallBatcher(Generic[Item, Answer]):
     """Answers items in the order in which they come, by one call at a time of a function for many of them."""
 
     def __init__(self, answer: Callable[[list[Item]], Awaitable[Sequence[Answer | Exception]]]) -> None:
@@ -27,22 +27,22 @@ class Turns(Generic[Item, Answer]):
         """
         self._answer = answer
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
-        self._turn: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
 
     def ask(self, item: Item) -> asyncio.Future[Answer]:
         """Queue an item, and return the future of its answer. The item is also answered if nobody waits for it."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._turn is None or self._turn.done():
-            self._turn = asyncio.create_task(self._take_turns())
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.create_task(self._answer_waiting())
         return future
 
     async def end(self) -> None:
         """Wait until all items have been answered."""
-        if self._turn:
-            await self._turn
+        if self._answering:
+            await self._answering
 
-    async def _take_turns(self) -> None:
+    async def _answer_waiting(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             answers: Sequence[Answer | Exception]

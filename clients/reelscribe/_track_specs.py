@@ -1,4 +1,4 @@
-"""What a run shall make of its sources: each kind of annotations with its options, before any connection is open.
+"""Specifications of the tracks of a run: each kind of annotations with its options, before any connection is open.
 
 A specification can be pickled, so it can be opened on another machine, beside other servers. The clients of models are
 imported when one of them is opened, because a command that begins soon should import no more than it needs.
@@ -7,16 +7,14 @@ imported when one of them is opened, because a command that begins soon should i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reelscribe.client.models import ModelClient
     from reelscribe.contract.model import ModelDescription
-    from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
-    from reelscribe.run.tracks.shots import ShotOptions
+    from reelscribe.run.tracks.medium import Options
     from reelscribe.run.tracks.track import Track
     from reelscribe.server.server_discovery import FoundServer
 
@@ -37,7 +35,7 @@ class TrackSpec(ABC):
         """
 
     @abstractmethod
-    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+    async def open(self, stack: AsyncExitStack) -> Track:
         """Return the track, with its client open until the stack is closed. Raises the errors of `resolved`, too."""
 
     @abstractmethod
@@ -57,7 +55,7 @@ class TrackSpec(ABC):
     @property
     @abstractmethod
     def retry_failed(self) -> bool:
-        """Whether sources are tried again that ended with an error in an earlier run."""
+        """True if sources are tried again that ended with an error in an earlier run."""
 
     @property
     def most_requests(self) -> int:
@@ -65,17 +63,17 @@ class TrackSpec(ABC):
         return 0
 
     @property
-    def needs_sound(self) -> bool:
-        """Whether recordings without pictures are sources, too."""
+    def needs_audio(self) -> bool:
+        """True if recordings without pictures are sources, too."""
         return False
 
 
 @dataclass(frozen=True)
 class ModelSpec(TrackSpec):
-    """What a run shall make with a model."""
+    """One kind of annotations that a run shall make with a model."""
 
-    options: CaptionOptions | ClipOptions | SpeechOptions
-    """The options, whose type tells the kind of model."""
+    options: Options
+    """The options, whose type says of which medium the track is."""
     found: Sequence[FoundServer]
     """The servers that share its requests."""
     name: str | None = None
@@ -87,16 +85,17 @@ class ModelSpec(TrackSpec):
         """Find the name of the model, or check the one that was given; see `TrackSpec.resolved`."""
         from reelscribe.server.model_discovery import find_model
 
-        description, _, _ = self._parts()
-        return replace(self, name=await find_model(self.found[0], description, self.name))
+        return replace(self, name=await find_model(self.found[0], self._description_type, self.name))
 
-    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+    async def open(self, stack: AsyncExitStack) -> Track:
         """Open the client of the model; see `TrackSpec.open`."""
-        _, client_of, track_of = self._parts()
+        from reelscribe.client.models import ModelClient
+        from reelscribe.run.tracks.track import Track
+
         name = self.name or (await self.resolved()).name
         servers = [each.server for each in self.found]
-        client = client_of(servers, name or "", requests_in_flight=self.requests_in_flight)
-        return track_of(await stack.enter_async_context(client), self.options)
+        client = ModelClient(servers, name or "", self._description_type, requests_in_flight=self.requests_in_flight)
+        return Track(self.options, await stack.enter_async_context(client))
 
     def on(self, servers: Sequence[FoundServer]) -> ModelSpec:
         """Return the specification with other servers."""
@@ -110,14 +109,11 @@ class ModelSpec(TrackSpec):
     @property
     def decode_processes(self) -> int:
         """Number of processes that decode video, or audio."""
-        from reelscribe.run.tracks.options import SpeechOptions
-
-        options = self.options
-        return options.audio_workers if isinstance(options, SpeechOptions) else options.decode_workers
+        return self.options.workers
 
     @property
     def retry_failed(self) -> bool:
-        """Whether sources are tried again that ended with an error in an earlier run."""
+        """True if sources are tried again that ended with an error in an earlier run."""
         return self.options.retry_failed
 
     @property
@@ -126,36 +122,20 @@ class ModelSpec(TrackSpec):
         return self.requests_in_flight
 
     @property
-    def needs_sound(self) -> bool:
-        """Whether it is a speech model."""
-        from reelscribe.run.tracks.options import SpeechOptions
+    def needs_audio(self) -> bool:
+        """True if recordings without pictures are sources, too."""
+        return self.options.medium.needs_audio()
 
-        return isinstance(self.options, SpeechOptions)
-
-    def _parts(self) -> tuple[type[ModelDescription], type[ModelClient[Any]], Callable[[Any, Any], Track[Any]]]:
-        """Return the types of the model's description, its client and its track."""
-        from reelscribe.contract import model
-        from reelscribe.run.tracks.options import CaptionOptions, ClipOptions
-
-        if isinstance(self.options, CaptionOptions):
-            from reelscribe.client.models import CaptionClient
-            from reelscribe.run.tracks.captions import CaptionTrack
-
-            return model.CaptionerDescription, CaptionClient, CaptionTrack
-        if isinstance(self.options, ClipOptions):
-            from reelscribe.client.models import ClipClient
-            from reelscribe.run.tracks.clips import ClipTrack
-
-            return model.ClipModelDescription, ClipClient, ClipTrack
-        from reelscribe.client.models import SpeechClient
-        from reelscribe.run.tracks.transcripts import TranscriptTrack
-
-        return model.SpeechDescription, SpeechClient, TranscriptTrack
+    @property
+    def _description_type(self) -> type[ModelDescription]:
+        description_type = self.options.medium.description_type
+        assert description_type, "a model is needed"
+        return description_type
 
 
 @dataclass(frozen=True)
 class PictureSpec(TrackSpec):
-    """What a run shall make of pictures with the captioner that is served, or else with the clip model."""
+    """The annotations of pictures, with the captioner that is served, or else with the clip model."""
 
     captions: ModelSpec
     clips: ModelSpec
@@ -168,7 +148,7 @@ class PictureSpec(TrackSpec):
         kind = await kind_of_video_model(self.captions.found[0], self.captions.name)
         return await (self.clips if kind is ClipModelDescription else self.captions).resolved()
 
-    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+    async def open(self, stack: AsyncExitStack) -> Track:
         """Open the client of the model; see `TrackSpec.open`."""
         return await (await self.resolved()).open(stack)
 
@@ -188,7 +168,7 @@ class PictureSpec(TrackSpec):
 
     @property
     def retry_failed(self) -> bool:
-        """Whether sources are tried again that ended with an error in an earlier run."""
+        """True if sources are tried again that ended with an error in an earlier run."""
         return self.captions.retry_failed
 
     @property
@@ -201,17 +181,17 @@ class PictureSpec(TrackSpec):
 class ShotSpec(TrackSpec):
     """The search for shots, which needs no model."""
 
-    options: ShotOptions
+    options: Options
 
     async def resolved(self) -> ShotSpec:
         """Return the specification itself, as nothing is to be found."""
         return self
 
-    async def open(self, stack: AsyncExitStack) -> Track[Any]:  # noqa: ARG002 - nothing is opened
+    async def open(self, stack: AsyncExitStack) -> Track:  # noqa: ARG002 - nothing is opened
         """Return the track."""
-        from reelscribe.run.tracks.shots import ShotTrack
+        from reelscribe.run.tracks.track import Track
 
-        return ShotTrack(self.options)
+        return Track(self.options)
 
     def on(self, servers: Sequence[FoundServer]) -> ShotSpec:  # noqa: ARG002 - it needs none
         """Return the specification itself, as it needs no servers."""
@@ -225,9 +205,9 @@ class ShotSpec(TrackSpec):
     @property
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
-        return self.options.decode_workers
+        return self.options.workers
 
     @property
     def retry_failed(self) -> bool:
-        """Whether sources are tried again that ended with an error in an earlier run."""
+        """True if sources are tried again that ended with an error in an earlier run."""
         return self.options.retry_failed

@@ -26,7 +26,7 @@ from reelscribe.contract.outcomes import (
 )
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.errors import printable
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.viewer.notebook import Moment, strip
 
 MOST_SHOWN = 5

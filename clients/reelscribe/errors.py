@@ -6,7 +6,7 @@
     ├── UsageError              an option, argument or setting cannot be used
     ├── MediaError              a source cannot be read: it is missing, empty, damaged or not a media file
     │   ├── NoPictures          a source has no video stream
-    │   ├── NoSound             a source has no audio stream
+    │   ├── NoAudio             a source has no audio stream
     │   ├── SourceChanged       a source is not the file that was digested, or was written to since
     │   ├── DecoderDied         the process that decoded a source ended early
     │   └── DecoderStalled      the process that decoded a source made no progress
@@ -66,7 +66,7 @@ class NoPictures(MediaError):
     """A source can be read but has no video stream."""
 
 
-class NoSound(MediaError):
+class NoAudio(MediaError):
     """A source can be read but has no audio stream."""
 
 
@@ -196,15 +196,15 @@ class RequestRefused(ServerError):
     Args:
         status: HTTP status of the response.
         message: The server's message.
-        final: Whether the same request would be refused again.
+        permanent: Whether the same request would be refused again.
     """
 
-    def __init__(self, status: int, message: str, *, final: bool = False) -> None:
+    def __init__(self, status: int, message: str, *, permanent: bool = False) -> None:
         super().__init__(f"status {status}: {message}")
         self.status = status
-        self.final = final
-        self.deadly = False
-        """Whether several workers died while they computed this request; the balancer counts them and sets this."""
+        self.permanent = permanent
+        self.kills_workers = False
+        """True if several workers died while they computed this request; the balancer counts them and sets this."""
 
 
 class NothingAnswered(ServerError):

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from captions.families import FAMILIES, Family
 from captions.frame_transform import FrameTransform, concatenate
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCTC, AutoProcessor
 
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters

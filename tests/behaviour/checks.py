@@ -136,7 +136,7 @@ def check_progress(tree: Checkout, out: Path) -> None:
         reader.join()
     events = [event for event in map(json.loads, log) if event["event"] != "message"]
     keys = {
-        f"{event['event']}: {sorted(event)} {[sorted(lane) for lane in event.get('lanes', [])]}" for event in events
+        f"{event['event']}: {sorted(event)} {[sorted(track) for track in event.get('tracks', [])]}" for event in events
     }
     write(out / "names", *sorted(keys), *sorted(names))
 
@@ -168,7 +168,7 @@ def check_half_done(tree: Checkout, out: Path) -> None:
         out / "continued",
         f"{len(set(before) & set(after))} of {len(before)} rows kept, {len(after)} afterwards",
         f"{jobs} jobs, {settings} settings",
-        *(f"done in the second run: {lane['done']} {lane['counts']}" for lane in json.loads(state)["lanes"]),
+        *(f"done in the second run: {track['done']} {track['counts']}" for track in json.loads(state)["tracks"]),
         f"records are equal to those of a quiet run: {same}",
     )
     shutil.copy(folder / "annotations.jsonl", out)

@@ -7,8 +7,10 @@ import pytest
 
 from reelscribe._track_specs import PictureSpec, TrackSpec
 from reelscribe.cli import run_commands
-from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
+from reelscribe.run.tracks.captions import CaptionOptions
+from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.run.tracks.shots import ShotOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 
 
 @pytest.fixture

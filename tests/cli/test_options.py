@@ -12,8 +12,9 @@ from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.shots import ShotOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import CLIPS, DESCRIPTION
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))

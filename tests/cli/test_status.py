@@ -18,7 +18,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionTrack
 from support.fake_torchserve import FakeTorchServe
 from support.snapshots import ON_NODES
@@ -43,7 +43,7 @@ def out(media) -> Iterator[Path]:
 
 async def annotate(sources: Path, out: Path) -> None:
     async with FakeTorchServe() as server, CaptionClient([Server(server.url)], "captioner") as client:
-        await BulkRun([CaptionTrack(client)], out).run([str(sources)])
+        await Run([CaptionTrack(client)], out).run([str(sources)])
 
 
 def status(*words: str | Path) -> tuple[int, str]:
@@ -64,7 +64,7 @@ def test_it_can_be_json(out):
     exit_status, text = status(out, "--json")
     told = json.loads(text)
     assert exit_status == told["exit_status"] == 3
-    assert (told["state"], told["sources_copies"], told["lanes"][0]["done"]) == ("failed sources", 1, 8)
+    assert (told["state"], told["sources_copies"], told["tracks"][0]["done"]) == ("failed sources", 1, 8)
 
 
 async def save_state(out: Path, snapshot: Snapshot) -> None:

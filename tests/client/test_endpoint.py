@@ -115,7 +115,7 @@ async def test_a_request_is_refused_for_now_or_for_good(server, session, answer,
     server.answer = respond
     with pytest.raises(RequestRefused) as error:
         await endpoint_of(server, session).predict(BODY)
-    assert (str(error.value), error.value.final, error.value.deadly) == (message, final, False)
+    assert (str(error.value), error.value.permanent, error.value.kills_workers) == (message, final, False)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Batches of several sources in one request: which are joined, when they are sent, and what each gets back."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from reelscribe.client.joining import JoinedChunks, JoinedFrames
+from reelscribe.client.joining import JoinedRequests
+from reelscribe.client.operations import captioning, transcribing
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, ServerUnreachable
 from support.fake_torchserve import SPEECH, FakeTorchServe, Gate, refused, transcript, transcripts, worker_died
@@ -23,7 +25,7 @@ def sizes(server: FakeTorchServe) -> list[int]:
 async def test_batches_that_come_while_a_request_is_in_flight_are_joined():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         first = await joined.add(FRAMES[:1])
         await gate.wait_for(1)
         others = [await joined.add(FRAMES[k : k + 1]) for k in (1, 2, 3)]
@@ -35,7 +37,7 @@ async def test_batches_that_come_while_a_request_is_in_flight_are_joined():
 async def test_a_full_request_is_sent_beside_others():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         batches = [await joined.add(FRAMES[:4]), *[await joined.add(FRAMES[k : k + 2]) for k in (4, 6)]]
         await gate.wait_for(2)
         gate.open.set()
@@ -54,7 +56,7 @@ async def test_a_full_request_is_sent_beside_others():
 async def test_what_does_not_fit_a_request_is_sent_in_the_next(limits, second):
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **limits)
+        joined = JoinedRequests(client, captioning(None), **limits)
         batches = [await joined.add(FRAMES[:1])]
         await gate.wait_for(1)
         batches += [await joined.add(FRAMES[1:3]), await joined.add(second)]
@@ -66,7 +68,7 @@ async def test_what_does_not_fit_a_request_is_sent_in_the_next(limits, second):
 async def answers_of_joined(answer, gate):
     """The answers to a batch that the gate holds, and to two more that are joined meanwhile: frames 1, and 2 and 3."""
     async with FakeTorchServe(answer) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         batches = [await joined.add(FRAMES[:1])]
         await gate.wait_for(1)
         batches += [await joined.add(FRAMES[1:2]), await joined.add(FRAMES[2:4])]
@@ -97,7 +99,7 @@ async def test_an_error_that_ends_a_run_reaches_every_batch():
         return refused(422, "FramesError", "no good")
 
     async with FakeTorchServe(answer) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         for answers in [await joined.add(FRAMES[k : k + 1]) for k in range(2)]:
             with pytest.raises(NothingAnswered):
                 await answers
@@ -106,7 +108,7 @@ async def test_an_error_that_ends_a_run_reaches_every_batch():
 async def test_a_caller_that_gives_up_takes_nothing_from_the_others():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         batches = [await joined.add(FRAMES[:1])]
         await gate.wait_for(1)
         batches += [await joined.add(FRAMES[k : k + 1]) for k in (1, 2)]
@@ -118,7 +120,7 @@ async def test_a_caller_that_gives_up_takes_nothing_from_the_others():
 async def test_after_stop_waiting_only_what_was_sent_is_answered():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         sent = await joined.add(FRAMES[:1])
         await gate.wait_for(1)
         waiting = await joined.add(FRAMES[1:2])
@@ -133,7 +135,7 @@ async def test_after_stop_waiting_only_what_was_sent_is_answered():
 async def test_closing_gives_up_what_is_not_answered():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
+        joined = JoinedRequests(client, captioning(None), **LIMITS)
         batches = [await joined.add(FRAMES[:1])]
         await gate.wait_for(1)
         batches.append(await joined.add(FRAMES[1:2]))
@@ -156,7 +158,7 @@ async def test_chunks_of_short_recordings_are_joined():
 
     chunks = [[np.full(100 + k, k, np.int16)] for k in range(4)]
     async with FakeTorchServe(answer, description=SPEECH) as server, connected(server) as client:
-        joined = JoinedChunks(client, 16_000, TranscriptionOptions(), **LIMITS)
+        joined = JoinedRequests(client, transcribing(None, 16_000, TranscriptionOptions()), **LIMITS)
         batches = [await joined.add(chunks[0])]
         await server.arrivals.get()
         batches += [await joined.add(chunk) for chunk in chunks[1:]]
@@ -165,13 +167,13 @@ async def test_chunks_of_short_recordings_are_joined():
     assert sizes(server) == [1, 3]
 
 
-async def test_a_request_waits_no_longer_when_nothing_more_is_being_prepared(monkeypatch):
-    monkeypatch.setattr(JoinedFrames, "join_seconds", 10 * PATIENCE)
+async def test_a_request_waits_no_longer_when_nothing_more_is_being_prepared():
+    operation = replace(captioning(None), join_seconds=10 * PATIENCE)
     async with FakeTorchServe() as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
-        joined.wait_no_longer()
+        joined = JoinedRequests(client, operation, **LIMITS)
+        joined.flush()
         batches = [await joined.add(FRAMES[k : k + 1]) for k in (0, 1)]
-        joined.wait_no_longer()
+        joined.flush()
         answers = await asyncio.wait_for(asyncio.gather(*batches), PATIENCE)
     assert [frame_numbers(each) for each in answers] == [[0], [1]]
     assert sizes(server) == [2]

@@ -84,7 +84,7 @@ async def test_a_gigabyte_of_text_is_read_up_to_16_mib(status):
     ],
 )
 async def test_what_http_puts_around_an_answer_counts_as_the_answer_does(head, block, monkeypatch):
-    monkeypatch.setattr("reelscribe.client.answers.MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("reelscribe.client.http_session.MAX_ANSWER_BYTES", 2**20)
     endless = partial(write_without_end, head=head, block=block)
     async with LyingServer(endless) as server, connected(server) as client:
         with pytest.raises(ServerError, match="at most 1 MiB, got a larger one"):
@@ -92,7 +92,7 @@ async def test_what_http_puts_around_an_answer_counts_as_the_answer_does(head, b
 
 
 async def test_a_connection_that_is_used_again_may_receive_as_much_for_each_answer(monkeypatch):
-    monkeypatch.setattr("reelscribe.client.answers.MAX_ANSWER_BYTES", 2**12)
+    monkeypatch.setattr("reelscribe.client.http_session.MAX_ANSWER_BYTES", 2**12)
     async with LyingServer(as_json(GOOD)) as server, connected(server) as client:
         for _ in range(20):
             assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]

@@ -113,7 +113,7 @@ async def test_a_frame_that_kills_workers_is_found_and_its_neighbours_are_captio
         result = await client.caption(FRAMES)
     assert frame_numbers(result) == [0, 1, 2, 3, 4, f"status {status}: no luck", 6, 7]
     assert isinstance(result[5], RequestRefused)
-    assert result[5].deadly
+    assert result[5].kills_workers
     halves = [8, 8, 4, 4, 4, 2, 2, 1, 1, 1, 1, 2]  # and a black frame, to see that it is not the server
     assert [len(request.names()) for request in server.received] == halves
 
@@ -143,7 +143,7 @@ async def test_a_full_queue_is_not_taken_for_a_death():
     async with FakeTorchServe(answers(*[503] * 100)) as server, connected(server) as client:
         with pytest.raises(RequestRefused, match="status 503") as error:
             await client.caption(FRAMES)
-    assert not error.value.deadly
+    assert not error.value.kills_workers
     assert {len(request.names()) for request in server.received} == {8}
 
 

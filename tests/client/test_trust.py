@@ -13,7 +13,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from reelscribe.client.endpoint import Server
-from reelscribe.client.trust import unreachable
+from reelscribe.client.http_session import unreachable
 from reelscribe.errors import UsageError
 from support.certificates import pem_of, self_signed
 

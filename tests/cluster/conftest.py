@@ -15,7 +15,7 @@ LEVELS = range(40, 240, 20)
 @pytest.fixture(autouse=True)
 def nodes_end_no_process(monkeypatch) -> None:
     """A node to which nobody listens any more ends its process, which here is that of the tests."""
-    monkeypatch.setattr("reelscribe.cluster.node.FENCE_SECONDS", 24 * 3600.0)
+    monkeypatch.setattr("reelscribe.cluster.remote_node.FENCE_SECONDS", 24 * 3600.0)
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,10 @@ import pytest
 from reelscribe._track_specs import ModelSpec
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.cluster.driver import ClusterRun
+from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.server.server_discovery import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
@@ -34,13 +33,13 @@ def spec(server, options=OPTIONS):
 
 async def on_one_machine(server, sources, out):
     async with CaptionClient([Server(server.url)], "captioner") as client:
-        return await BulkRun([CaptionTrack(client, OPTIONS)], out).run(sources)
+        return await Run([CaptionTrack(client, OPTIONS)], out).run(sources)
 
 
 async def test_records_are_those_of_one_machine(library, tmp_path):
     async with FakeTorchServe() as server:
         alone = await on_one_machine(server, [str(library)], tmp_path / "one")
-        run = ClusterRun([spec(server)], tmp_path / "many", LocalCluster("a", "b"))
+        run = Run(RemoteNodes([spec(server)], LocalCluster("a", "b")), tmp_path / "many")
         summary = await asyncio.wait_for(run.run([str(library)]), PATIENCE)
     assert (summary.failed, summary.snapshot.sources) == (alone.failed, alone.snapshot.sources)
     for name in ("annotations.jsonl", "run.json", "failures.txt"):

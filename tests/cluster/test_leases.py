@@ -2,7 +2,7 @@
 
 import pytest
 
-from reelscribe.cluster.leases import LOSSES_ALONE, MOST_UNSEEN, SUSPECT_LOSSES, LeaseBook
+from reelscribe.run.leases import LOSSES_ALONE, MOST_UNSEEN, SUSPECT_LOSSES, LeaseBook
 
 
 def book_of(*paths: str) -> LeaseBook:

@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from reelscribe.cluster import messages
-from reelscribe.cluster.session import SILENCE_SECONDS, NodeLost
+from reelscribe.cluster import mail
+from reelscribe.cluster.session import SILENCE_SECONDS
 from reelscribe.errors import UsageError
-from reelscribe.results.ledger import Ledger
+from reelscribe.run import messages
+from reelscribe.run.leases import NodeLost
 from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.local_cluster import LocalCluster, LocalNode
@@ -87,7 +88,7 @@ async def test_a_node_that_was_given_up_and_works_on_changes_nothing(sources, ex
         server.answer = captions  # to whom comes next; the zombie's requests wait at the gate
         summary = await running
         gate.open.set()
-        while not any(isinstance(said, messages.Call) for said in await zombie.node.listen()):
+        while not any(isinstance(said, mail.Call) for said in await zombie.node.listen()):
             pass  # until it saves what it got
         await zombie.node.end()
     assert records(tmp_path) == expected
@@ -97,10 +98,10 @@ async def test_a_node_that_was_given_up_and_works_on_changes_nothing(sources, ex
 class Fragile(LocalNode):
     """A node that dies of a source."""
 
-    async def tell(self, mail) -> None:
-        if any(isinstance(each, messages.Lease) and each.path.endswith("100.mkv") for each in mail):
+    async def tell(self, letters) -> None:
+        if any(isinstance(each, messages.Lease) and each.path.endswith("100.mkv") for each in letters):
             self.die()
-        await super().tell(mail)
+        await super().tell(letters)
 
 
 async def test_a_source_that_nodes_die_of_is_told_and_tried_again_by_the_next_run(sources, expected, tmp_path):
@@ -120,9 +121,9 @@ async def test_a_source_that_nodes_die_of_is_told_and_tried_again_by_the_next_ru
 class Hopeless(LocalNode):
     """A node that dies of whatever it is told."""
 
-    async def tell(self, mail) -> None:
+    async def tell(self, letters) -> None:
         self.die()
-        await super().tell(mail)
+        await super().tell(letters)
 
 
 async def test_a_node_that_does_nothing_but_die_is_given_up(sources, tmp_path):
@@ -131,23 +132,3 @@ async def test_a_node_that_does_nothing_but_die_is_given_up(sources, tmp_path):
         with pytest.raises(UsageError, match=r"node a: lost 3 times in a row: it died"):
             await completed(cluster_run(server, tmp_path, cluster), sources)
     assert len(cluster.all) == 3
-
-
-async def test_a_node_that_is_lost_while_its_sources_are_looked_up_is_lost_with_its_leases(
-    sources, expected, tmp_path, monkeypatch
-):
-    cluster, look_up = LocalCluster("a"), Ledger.look_up
-
-    async def lose_it_first(ledger, *arguments):
-        monkeypatch.setattr(Ledger, "look_up", look_up)
-        node = cluster.alive["a"]
-        node.die()
-        await node.ended.wait()
-        return await look_up(ledger, *arguments)
-
-    async with FakeTorchServe() as server:
-        await completed(cluster_run(server, tmp_path, LocalCluster("a"), limit=3), sources)
-        monkeypatch.setattr(Ledger, "look_up", lose_it_first)
-        summary = await completed(cluster_run(server, tmp_path, cluster, limit=7), sources)
-    assert records(tmp_path) == expected
-    assert summary.snapshot.nodes_lost == 1

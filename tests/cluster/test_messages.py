@@ -5,12 +5,15 @@ import logging
 import os
 import pickle
 
-from reelscribe.cluster.figures import NodeFigures
-from reelscribe.cluster.messages import Call, Failed, Lease, Said, cut
-from reelscribe.cluster.node import Node, NodeSpec, version
+from reelscribe._tasks import Reservations
+from reelscribe.cluster.mail import Call, Failed, Said, cut
+from reelscribe.cluster.remote_node import NodeSpec, RemoteNode, version
 from reelscribe.cluster.session import NodeSession
 from reelscribe.errors import UsageError
+from reelscribe.reporting.forecast import SourceSize
 from reelscribe.results.ledger import Ledger
+from reelscribe.run.messages import Lease
+from reelscribe.run.node import Destination
 from support.patience import PATIENCE
 
 RAY_BYTES = 100 * 1024
@@ -18,7 +21,7 @@ RAY_BYTES = 100 * 1024
 
 
 def test_a_queue_is_cut_in_order_and_nothing_is_lost():
-    queue = [Lease(f"/library/{number}/video.mp4", sha256="0" * 64) for number in range(3000)]
+    queue = [Lease(f"/library/{number}/video.mp4", SourceSize("video", 1), sha256="0" * 64) for number in range(3000)]
     expected, pieces = list(queue), []
     while queue:
         pieces.append(cut(queue))
@@ -53,9 +56,9 @@ class Asking:
         calls, self.calls = self.calls, []
         return calls
 
-    async def tell(self, mail):
-        self.told.append(mail)
-        self.left -= sum(len(answers.values) for answers in mail)
+    async def tell(self, letters):
+        self.told.append(letters)
+        self.left -= sum(len(answers.values) for answers in letters)
         if not self.left:
             self.all_told.set()
 
@@ -64,8 +67,8 @@ async def test_answers_to_many_calls_are_told_in_pieces(tmp_path):
     node = Asking([Call(number, "job", (f"{number:064}", 1)) for number in range(2000)])
     async with Ledger(tmp_path) as ledger:
         await ledger.settings_id({"model": "m"})
-        session = NodeSession(node, NodeFigures("a"), ledger, heard=print, broken=print)
-        running = asyncio.create_task(session.run(NodeSpec([], "")))
+        session = NodeSession(node, NodeSpec([], ""), Destination(ledger, tmp_path), Reservations())
+        running = asyncio.create_task(session.run(print, print))
         await asyncio.wait_for(node.all_told.wait(), PATIENCE)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -88,7 +91,7 @@ class Talking:
 
 
 async def test_what_a_node_has_to_say_is_listened_to_in_pieces():
-    node, heard = Node(), []
+    node, heard = RemoteNode(), []
     await node.begin(NodeSpec([Talking()], os.getcwd()))
     while len([message for mail in heard for message in mail]) < 2001:
         heard.append(await asyncio.wait_for(node.listen(), PATIENCE))

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from reelscribe.cluster import messages
 from reelscribe.errors import OutputError
+from reelscribe.run import messages
 from support.cluster_runs import AT_ONCE, cluster_run, completed, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions, refused
 from support.local_cluster import LocalCluster

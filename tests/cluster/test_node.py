@@ -4,38 +4,39 @@ import asyncio
 from types import SimpleNamespace
 
 from reelscribe._track_specs import ShotSpec
-from reelscribe.cluster import messages
-from reelscribe.cluster import node as node_module
-from reelscribe.cluster.node import Node, NodeSpec
+from reelscribe.cluster import mail, remote_node
+from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
+from reelscribe.reporting.forecast import SourceSize
+from reelscribe.run import messages
 from reelscribe.run.tracks.shots import ShotOptions
 from support.patience import PATIENCE
 
 
-async def said(node: Node, kind):
+async def said(node: RemoteNode, kind):
     """Listen to a node until it says a message of a kind, and answer what it asks meanwhile."""
     while True:
         for message in await asyncio.wait_for(node.listen(), PATIENCE):
             if isinstance(message, kind):
                 return message
-            if isinstance(message, messages.Call):
-                await node.tell([messages.Answers([(message.number, 1)])])
+            if isinstance(message, mail.Call):
+                await node.tell([mail.Answers([(message.number, 1)])])
 
 
 async def test_a_lease_that_is_asked_back_in_the_mail_that_brought_it_is_given_back(sources):
-    node, path = Node(), str(sources / "100.mkv")
+    node, path = RemoteNode(), str(sources / "100.mkv")
     await node.begin(NodeSpec([ShotSpec(ShotOptions())], str(sources)))
     await said(node, messages.Ready)
-    await node.tell([messages.Lease(path), messages.GiveBack(1)])
+    await node.tell([messages.Lease(path, SourceSize("video", 1)), messages.GiveBack(1)])
     assert await said(node, messages.GivenBack) == messages.GivenBack([path])
     await node.end()
 
 
 async def test_a_node_that_got_archives_for_long_does_not_end_when_it_begins(sources, monkeypatch):
     ended, clock = [], SimpleNamespace(monotonic=lambda: clock.seconds, seconds=0.0)
-    monkeypatch.setattr("reelscribe.cluster.node.time", clock)
+    monkeypatch.setattr("reelscribe.cluster.remote_node.time", clock)
     monkeypatch.setattr("os._exit", ended.append)
-    node = Node()
-    clock.seconds += 2 * node_module.FENCE_SECONDS
+    node = RemoteNode()
+    clock.seconds += 2 * remote_node.FENCE_SECONDS
     await node.begin(NodeSpec([ShotSpec(ShotOptions())], str(sources)))
     for _ in range(10):  # the node begins before the driver listens
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from reelscribe.cluster.node import version
+from reelscribe.cluster.remote_node import version
 from reelscribe.errors import ReelscribeError, ServerError
 from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, records
 from support.fake_torchserve import DESCRIPTION, FakeTorchServe, Gate

@@ -2,17 +2,21 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from reelscribe.cluster import messages, session
-from reelscribe.cluster.figures import NodeFigures
-from reelscribe.cluster.messages import Call
-from reelscribe.cluster.node import NodeSpec, version
-from reelscribe.cluster.session import NodeLost, NodeSession
+from reelscribe._tasks import Reservations
+from reelscribe.cluster import session
+from reelscribe.cluster.mail import Call
+from reelscribe.cluster.remote_node import NodeSpec, version
+from reelscribe.cluster.session import NodeSession
 from reelscribe.contract.source import Source
 from reelscribe.errors import NodeRefused, OutputError
 from reelscribe.results.ledger import Ledger
+from reelscribe.run import messages
+from reelscribe.run.leases import NodeLost
+from reelscribe.run.node import Destination
 from support.patience import PATIENCE
 
 SPEC = NodeSpec((), "/")
@@ -37,8 +41,8 @@ class ScriptedNode:
     async def begin(self, spec) -> None:
         assert spec == SPEC
 
-    async def tell(self, mail) -> None:
-        for message in mail:
+    async def tell(self, letters) -> None:
+        for message in letters:
             self.told.put_nowait(message)
 
     async def listen(self) -> list:
@@ -61,22 +65,16 @@ class ScriptedNode:
 class Sessions:
     """Sessions of scripted nodes with one ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, out: Path) -> None:
+        self.ledger, self._destination, self._reservations = ledger, Destination(ledger, out), Reservations()
         self.heard: asyncio.Queue = asyncio.Queue()
         self.broken: list[BaseException] = []
 
     @asynccontextmanager
     async def of(self, node: ScriptedNode):
         """A session while the block runs. The block gets the task that runs it."""
-        one = NodeSession(
-            node,
-            NodeFigures(node.name),
-            self.ledger,
-            heard=lambda _, message: self.heard.put_nowait(message),
-            broken=self.broken.append,
-        )
-        running = asyncio.create_task(one.run(SPEC))
+        one = NodeSession(node, SPEC, self._destination, self._reservations)
+        running = asyncio.create_task(one.run(self.heard.put_nowait, self.broken.append))
         try:
             yield one, running
         finally:
@@ -87,7 +85,7 @@ class Sessions:
 @pytest.fixture
 async def sessions(tmp_path):
     async with Ledger(tmp_path) as ledger:
-        yield Sessions(ledger)
+        yield Sessions(ledger, tmp_path)
 
 
 async def test_a_node_with_another_version_is_refused_and_told_nothing(sessions):
@@ -110,7 +108,7 @@ async def test_a_node_that_takes_no_messages_is_lost(sessions, monkeypatch):
     monkeypatch.setattr(session, "SILENCE_SECONDS", 0.01)
 
     class Deaf(ScriptedNode):
-        async def tell(self, mail) -> None:
+        async def tell(self, letters) -> None:
             await asyncio.Event().wait()
 
         async def listen(self) -> list:
@@ -129,9 +127,9 @@ async def test_messages_arrive_in_order_both_ways(sessions):
         one.send(messages.Share(1), messages.Share(2))
         one.send(messages.Share(3))
         assert [await node.told.get() for _ in range(3)] == [messages.Share(number) for number in (1, 2, 3)]
-        node.say(messages.Said(20, "1"), messages.Said(20, "2"))
-        node.say(messages.Said(20, "3"))
-        assert [(await sessions.heard.get()).text for _ in range(3)] == ["1", "2", "3"]
+        node.say(messages.GivenBack("1"), messages.GivenBack("2"))
+        node.say(messages.GivenBack("3"))
+        assert [(await sessions.heard.get()).paths for _ in range(3)] == ["1", "2", "3"]
 
 
 async def test_calls_of_the_ledger_are_made_in_order_and_answered(sessions):
@@ -172,7 +170,7 @@ async def test_what_a_lost_node_holds_or_waits_for_is_free(sessions, holds):
             if not holds:
                 other.say(Call(1, "hold", ("ab",)))
                 await other.answers()
-            lost.say(Call(1, "hold", ("ab",)), messages.Said(20, "asked"))
+            lost.say(Call(1, "hold", ("ab",)), messages.GivenBack(["asked"]))
             await (lost.answers() if holds else sessions.heard.get())
             lost.say(NodeLost("it died"))
             with pytest.raises(NodeLost):
@@ -189,7 +187,7 @@ async def test_what_a_node_says_after_it_was_given_up_is_not_heard(sessions):
         node.say(NodeLost("it does not answer"))
         with pytest.raises(NodeLost):
             await asyncio.wait_for(running, PATIENCE)
-        node.say(Call(0, "save_unreadable", ("a.mp4", ("MediaError", "no"))), messages.Said(20, "late"))
+        node.say(Call(0, "save_unreadable", ("a.mp4", ("MediaError", "no"))), messages.GivenBack(["late"]))
         await asyncio.sleep(0)
     assert sessions.heard.empty()
 

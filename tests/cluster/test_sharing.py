@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 
-from reelscribe.cluster import messages
+from reelscribe.run import messages
 from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, on_one_machine, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.local_cluster import LocalCluster
@@ -49,7 +49,7 @@ async def test_requests_in_flight_are_shared_out_when_a_node_joins_or_is_lost(so
 
 async def test_at_the_end_sources_move_from_a_slow_node_to_an_idle_one(sources, expected, tmp_path, monkeypatch):
     # A node that has done a source within so short a time gets all others at once.
-    monkeypatch.setattr("reelscribe.cluster.driver.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("reelscribe.run.driver.TICK_SECONDS", 0.01)
     cluster, may_go_on = LocalCluster("a"), asyncio.Event()
 
     async def answer(request):

@@ -2,13 +2,16 @@
 
 import asyncio
 
-from reelscribe.cluster.messages import Call, Lease
+from reelscribe.cluster.mail import Call
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.contract.source import Source
+from reelscribe.reporting.forecast import SourceSize
 from reelscribe.results.jobs import Job
+from reelscribe.run.messages import Lease
 
 DONE = Job(1, opened=None, total=None, done=True, error=None, missing=())
 CONTENT = "ab" * 32
+LEASE = Lease("a.mp4", SourceSize("video", 3), "3 0", CONTENT)
 
 
 class Driver:
@@ -47,24 +50,15 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped():
 
 async def test_the_digest_that_came_with_a_lease_counts_while_the_file_is_unchanged():
     driver = Driver()
-    driver.link.learn(Lease("a.mp4", "3 0", CONTENT))
+    driver.link.learn(LEASE)
     assert await driver.link.find_digest("a.mp4", "3 0") == CONTENT
     assert await driver.link.find_digest("a.mp4", "3 1") is None
     assert driver.calls == []
 
 
-async def test_a_content_that_is_done_needs_one_call():
+async def test_a_content_is_held_and_released_however_the_block_ends():
     driver = Driver()
-    driver.link.learn(Lease("a.mp4", "3 0", CONTENT, {5: DONE}, is_done=True))
-    async with driver.link.hold(CONTENT):
-        assert await driver.link.job(CONTENT, 5) == DONE
-        driver.link.save_source(Source("a.mp4", 3, CONTENT), {"caption": DONE})
-    assert driver.methods == ["save_source"]
-
-
-async def test_a_content_that_is_not_done_is_held_and_released_however_the_block_ends():
-    driver = Driver()
-    driver.link.learn(Lease("a.mp4", "3 0", CONTENT, {5: DONE}, is_done=False))
+    driver.link.learn(LEASE)
     waiting = asyncio.create_task(driver.link.hold(CONTENT).__aenter__())
     await asyncio.sleep(0)
     assert driver.methods == ["hold"]
@@ -72,11 +66,3 @@ async def test_a_content_that_is_not_done_is_held_and_released_however_the_block
     await asyncio.gather(waiting, return_exceptions=True)
     assert driver.methods == ["hold", "release"]
     assert driver.calls[1].arguments == (driver.calls[0].number,)
-
-
-async def test_what_came_with_a_lease_is_forgotten_with_it():
-    driver = Driver()
-    driver.link.learn(Lease("a.mp4", "3 0", CONTENT, {5: DONE}, is_done=True))
-    driver.link.forget_lease("a.mp4")
-    driver.link.job(CONTENT, 5)
-    assert driver.methods == ["job"]

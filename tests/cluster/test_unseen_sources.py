@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from reelscribe.cluster import node
+from reelscribe.run import node
 from support.cluster_runs import cluster_run, completed, lines_without, on_one_machine, records, sent
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
@@ -15,16 +15,15 @@ def hide(monkeypatch):
     """Hide 100.mkv from the nodes for the first looks of so many, and from the driver never."""
 
     def hide_for(looks: int) -> None:
-        look, left = node.look, [looks]
+        why_unseen, left = node.why_unseen, [looks]
 
-        def look_unless_hidden(path):
-            size, why = look(path)
+        def unseen_if_hidden(path):
             if not path.endswith("100.mkv") or not left[0]:
-                return size, why
+                return why_unseen(path)
             left[0] -= 1
-            return size, "No such file or directory"
+            return "No such file or directory"
 
-        monkeypatch.setattr(node, "look", look_unless_hidden)
+        monkeypatch.setattr(node, "why_unseen", unseen_if_hidden)
 
     return hide_for
 

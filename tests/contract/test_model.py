@@ -8,7 +8,7 @@ import pytest
 from reelscribe.contract.frames import InputSize, PixelBudget
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.errors import ServerError
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import DESCRIPTION, SPEECH
 
 CAPTIONER_JSON = DESCRIPTION.to_json()

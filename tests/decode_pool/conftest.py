@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reelscribe.decode_pool import process
+from reelscribe.decode_pool import watched_process
 from reelscribe.decode_pool.pool import STALL_SECONDS
 from support.decoding import MISBEHAVING
 from support.patience import LoopClock
@@ -38,7 +38,7 @@ async def hanging_takes_no_time(tmp_path, monkeypatch):
     So processes that are only slow have the whole timeout, and those that hang do not delay the test.
     """
     clock, advancing = LoopClock(monkeypatch), []
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=clock.time))
+    monkeypatch.setattr(watched_process, "time", SimpleNamespace(monotonic=clock.time))
     os.mkfifo(tmp_path / "hangs")
     monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
     reports = os.open(tmp_path / "hangs", os.O_RDWR | os.O_NONBLOCK)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.audio import AudioTask
-from reelscribe.decode_pool import audio_feed
-from reelscribe.decode_pool.audio_feed import ReadAudio
+from reelscribe.decode_pool.audio import ReadAudio
+from reelscribe.decode_pool.child import audio
 from support.decoding import run_worker, write_levels
 
 RATE, CHUNK = 1000, 1500
@@ -78,7 +78,7 @@ def test_batches_that_are_missing_come_as_they_would_in_one_go(levels, chunks_pe
 
 
 def test_silence_of_hours_comes_in_several_batches_without_slots(tmp_path, monkeypatch):
-    monkeypatch.setattr(audio_feed, "MAX_SILENT_CHUNKS", 2)
+    monkeypatch.setattr(audio, "MAX_SILENT_CHUNKS", 2)
     path = write_levels(tmp_path / "silence.wav", [0] * 7 + [100] * 2, RATE)
     batches = batches_of(path, chunks_per_batch=2)
     assert [(batch["first"], batch["stop"], len(batch["silent"]), len(batch["slot"])) for batch in batches] == [

@@ -14,10 +14,10 @@ from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.clips import ClipTask
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.audio_feed import ReadAudio
-from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.clip_feed import ReadClips
-from reelscribe.decode_pool.frame_feed import ReadFrames
+from reelscribe.decode_pool.audio import ReadAudio
+from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.clips import ReadClips
+from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 
 SIZE = InputSize(32, 16)

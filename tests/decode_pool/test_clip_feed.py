@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +20,12 @@ from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ChosenClip, ClipCutting, ClipTask, ClipVideo, ReadClip
-from reelscribe.decode_pool import clip_feed
-from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
+from reelscribe.decode_pool.child import clips as child_clips
+from reelscribe.decode_pool.clips import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, MediaError
-from support.decoding import MISBEHAVING, run_worker
+from support.decoding import MISBEHAVING, decode_processes, run_worker
 from support.patience import PATIENCE
 from support.videos import write
 from synthetic.video_files import write_video
@@ -72,7 +71,7 @@ class GreyClips:
 def batches_of(listed: list, *spans: Span, clips_per_batch: int = 8) -> list[DecodedClipBatch]:
     """The batches of `GreyClips`, as the parent reads them, with the slots that hold their frames."""
     command = ReadClips(ClipTask(json.dumps(listed), BUDGET), clips_per_batch)
-    with patch.object(clip_feed, "ClipVideo", GreyClips):
+    with patch.object(child_clips, "ClipVideo", GreyClips):
         replies, memory = run_worker(command.to_json(spans or [Span()]), slot_bytes=SLOT_BYTES, slots=SLOTS)
     slots = Slots(SLOTS, SLOT_BYTES)
     slots.array(0, (SLOTS * SLOT_BYTES,), np.uint8)[:] = np.frombuffer(memory, np.uint8)
@@ -141,7 +140,7 @@ def test_clips_of_different_sizes_in_one_batch_are_views_of_their_own_bytes():
 
 def test_a_small_batch_is_copied_so_that_its_slot_is_free():
     (batch,) = batches_of([(1, 16, 16, 10), (1, 16, 8, 20)])
-    copied = batch.unless_small()
+    copied = batch.copy_if_small()
     batch.slots.array(batch.slot, (SLOT_BYTES,), np.uint8)[:] = 0
     assert copied.slot is None
     assert outline(copied)[4] == [10, 20]
@@ -225,6 +224,6 @@ async def test_a_decode_process_frees_the_memory_of_each_file(tmp_path):
                     if isinstance(item, DecodedClipBatch):
                         item.release()
             await pool.digest_file(str(path), 1)  # which it does after it has freed the memory
-            (process,) = [each for each in psutil.Process().children() if "worker" in " ".join(each.cmdline())]
+            (process,) = decode_processes()
             sizes.append(process.memory_info().rss)
     assert sizes[-1] - sizes[1] < 30e6  # it keeps 20 MB of each file otherwise

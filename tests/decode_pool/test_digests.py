@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from reelscribe.contract.source import Source
-from reelscribe.decode_pool.digests import ATTEMPTS, FILES_TOGETHER, SMALL_BYTES, DigestQueue
+from reelscribe.decode_pool.digest_queue import ATTEMPTS, FILES_TOGETHER, SMALL_BYTES, DigestQueue
 from reelscribe.errors import DecoderDied, MediaError, StartupError
 from support.patience import PATIENCE
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span, VideoInfo
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
-from reelscribe.decode_pool import frame_feed
-from reelscribe.decode_pool.frame_feed import ReadFrames
+from reelscribe.decode_pool.child import frames as child_frames
+from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 
 SIZE = InputSize(32, 16)
@@ -57,7 +57,7 @@ def replies_of(path: object, *spans: Span, frames_per_batch: int, reuse: bool = 
 
 def grey_batches(levels: list[int | None], *spans: Span, frames_per_batch: int, reuse: bool) -> list[dict]:
     """The batches of a `GreyVideo`, with the levels of the frames in place of the slot."""
-    with patch.object(frame_feed, "Video", GreyVideo):
+    with patch.object(child_frames, "Video", GreyVideo):
         replies, memory = replies_of(json.dumps(levels), *spans, frames_per_batch=frames_per_batch, reuse=reuse)
     opened, *others, end = replies
     assert opened["opened"]["chosen"] == len(levels)
@@ -148,7 +148,7 @@ def test_batches_that_are_missing_come_as_they_would_in_one_go(levels, frames_pe
 
 
 def test_a_still_picture_of_hours_comes_in_several_batches_without_slots(monkeypatch):
-    monkeypatch.setattr(frame_feed, "MAX_CHOSEN_FRAMES", 10)
+    monkeypatch.setattr(child_frames, "MAX_CHOSEN_FRAMES", 10)
     batches = grey_batches([50] * 35, frames_per_batch=8, reuse=True)
     assert [(batch["first"], batch["stop"], batch["slot"]) for batch in batches] == [
         (0, 10, [50]),

@@ -10,8 +10,8 @@ import pytest
 
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import Video
-from reelscribe.decode_pool import process
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool import watched_process
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import MediaError, NoPictures
 from support.decoding import decode_processes
@@ -115,14 +115,14 @@ async def test_a_read_that_is_cancelled_while_it_waits_for_a_slot_loses_no_slot(
 
 
 async def test_a_process_whose_end_is_not_awaited_because_of_a_second_cancel_has_ended_with_the_pool(clip, monkeypatch):
-    closing, ended, close = asyncio.Event(), [], process.DecodeProcess.close
+    closing, ended, close = asyncio.Event(), [], watched_process.DecodeProcess.close
 
     async def watched_close(each):
         closing.set()
         await close(each)
         ended.append(each)
 
-    monkeypatch.setattr(process.DecodeProcess, "close", watched_close)
+    monkeypatch.setattr(watched_process.DecodeProcess, "close", watched_close)
     async with new_pool() as pool:
         batches = pool.read(ReadFrames(task_of(clip), 5), [Span()])
         await anext(batches)
@@ -163,8 +163,8 @@ async def test_files_are_read_by_as_many_processes_as_the_pool_has(clip):
 
 
 async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch):
-    monkeypatch.setattr(process, "FILES_PER_PROCESS", 2)
-    monkeypatch.setattr(process, "SECONDS_PER_PROCESS", 0)
+    monkeypatch.setattr(watched_process, "FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(watched_process, "SECONDS_PER_PROCESS", 0)
     async with new_pool() as pool:
         runs = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(4)]
         assert runs[0] == runs[1] != runs[2] == runs[3]
@@ -175,7 +175,7 @@ async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch)
 
 
 async def test_a_process_that_has_read_many_files_in_no_time_is_kept(clip, monkeypatch):
-    monkeypatch.setattr(process, "FILES_PER_PROCESS", 1)
+    monkeypatch.setattr(watched_process, "FILES_PER_PROCESS", 1)
     async with new_pool() as pool:
         first, second = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(2)]
     assert first == second

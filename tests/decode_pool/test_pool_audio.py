@@ -14,9 +14,9 @@ import pytest
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.audio import Audio, AudioTask
-from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio
+from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoSound
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoAudio
 from support.decoding import MISBEHAVING, decode_processes, write_levels
 from support.patience import PATIENCE
 
@@ -99,8 +99,8 @@ async def test_audio_arrives_in_chunks_and_silence_as_stretches(clip):
 async def test_the_audio_is_described_first_and_its_length_at_its_end(clip):
     start, end = (await read_all(task_of(clip))).opened
     with Audio(task_of(clip)) as audio:
-        assert start == OpenedAudio(audio.info, samples=None, why_incomplete=None)
-        assert end == OpenedAudio(audio.info, samples=12_000, why_incomplete=None)
+        assert start == OpenedAudio(audio.info, samples=None, why_incomplete=None, sample_rate=RATE)
+        assert end == OpenedAudio(audio.info, samples=12_000, why_incomplete=None, sample_rate=RATE)
 
 
 async def test_chunks_are_those_of_the_decoder(media):
@@ -140,11 +140,11 @@ async def test_files_without_audio_or_of_another_kind_have_errors_of_their_own(c
                 packet.stream = stream
                 file.mux(packet)
     async with new_pool() as pool:
-        with pytest.raises(NoSound, match="it has no sound"):
+        with pytest.raises(NoAudio, match="it has no audio"):
             await Received().take(pool, task_of(media / "old.avi"))
         with pytest.raises(MediaError, match="not a media file"):
             await Received().take(pool, task_of(tmp_path / "x.mp4"))
-        with pytest.raises(MediaError, match="expected sound, or at least pictures, got neither"):
+        with pytest.raises(MediaError, match="expected audio, or at least pictures, got neither"):
             await Received().take(pool, task_of(tmp_path / "text.mkv"))
         with pytest.raises(MediaError, match='the format that FFmpeg calls "srt", which is not read'):
             await Received().take(pool, task_of(tmp_path / "x.srt"))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from reelscribe.contract.source import Span
-from reelscribe.decode_pool.frame_feed import ReadFrames
+from reelscribe.decode_pool.frames import ReadFrames
 from reelscribe.decode_pool.pool import STALL_SECONDS
 from reelscribe.errors import DecoderDied, DecoderStalled
 from support.decoding import decode_processes
@@ -144,7 +144,7 @@ async def test_no_process_is_left_when_reads_are_given_up(misbehaving):
 PARENT = """
 import asyncio, sys
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
+from reelscribe.decode_pool.frames import OpenedVideo, ReadFrames
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import VideoTask

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Span, after, before_entry_point, join
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool import frame_feed
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
+from reelscribe.decode_pool import frames as frame_commands
+from reelscribe.decode_pool.frames import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.portions.spans import after, before_entry_point, join
-from reelscribe.decode_pool.process import DecodeProcess
+from reelscribe.decode_pool.watched_process import DecodeProcess
 from reelscribe.errors import DecoderDied, StartupError
 from support.decoding import decode_processes
 from support.patience import PATIENCE
@@ -39,7 +38,7 @@ def long_video(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def every_entry_point(monkeypatch):
     """Divide videos at every entry point, however short the portions are."""
-    monkeypatch.setattr(frame_feed, "PORTION_SECONDS", 1e-9)
+    monkeypatch.setattr(frame_commands, "PORTION_SECONDS", 1e-9)
 
 
 class Reading:

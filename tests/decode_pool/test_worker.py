@@ -13,10 +13,10 @@ import pytest
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool import channel
-from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.frame_feed import ReadFrames
-from reelscribe.decode_pool.worker import serve
+from reelscribe.decode_pool.child import channel
+from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.child.main import serve
+from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 from support.odd_library import write_sound
 from support.patience import PATIENCE
@@ -79,7 +79,7 @@ def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, secon
 IMPORTS = """
 import sys
 before = set(sys.modules)
-import reelscribe.decode_pool.worker, reelscribe.decode_pool.{feed}
+import reelscribe.decode_pool.child.main, reelscribe.decode_pool.child.{feed}
 specs = [getattr(sys.modules[name], "__spec__", None) for name in set(sys.modules) - before]
 print(*(spec.name for spec in specs if spec))
 """
@@ -88,8 +88,8 @@ print(*(spec.name for spec in specs if spec))
 @pytest.mark.parametrize(
     ("feed", "needed", "others"),
     [
-        ("frame_feed", {"numpy", "PIL", "av"}, {"decode_pool.audio_feed", "decode.audio"}),
-        ("audio_feed", {"numpy", "av", "soxr"}, {"decode_pool.frame_feed", "decode.video"}),
+        ("frames", {"numpy", "PIL", "av"}, {"decode_pool.child.audio", "decode.sound.audio"}),
+        ("audio", {"numpy", "av", "soxr"}, {"decode_pool.child.frames", "decode.video"}),
     ],
 )
 def test_a_process_imports_little_so_that_it_starts_fast(feed, needed, others):
@@ -100,13 +100,13 @@ def test_a_process_imports_little_so_that_it_starts_fast(feed, needed, others):
     slow = {"asyncio", "concurrent", "multiprocessing", "sqlite3", "ssl", "socket", "http", "email"}
     assert packages.isdisjoint(slow)
     own = {name.removeprefix("reelscribe.") for name in modules if name.startswith("reelscribe.")}
-    assert own.isdisjoint({*others, "decode_pool.pool", "client", "results", "run", "wire"})
+    assert own.isdisjoint({*others, "decode_pool.pool", "decode_pool.commands", "client", "results", "run", "wire"})
 
 
 def test_a_process_whose_parent_died_before_it_was_ready_exits():
     """It would outlive the run while it hangs on a disk. Here the parent is taken for another one that is dead."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    command = [sys.executable, "-m", "reelscribe.decode_pool.worker", "0", "1", "1", str(dead.pid)]
+    command = [sys.executable, "-m", "reelscribe.decode_pool.child.main", "0", "1", "1", str(dead.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as orphan:  # a worker would wait for commands
         assert orphan.wait(PATIENCE) == 0

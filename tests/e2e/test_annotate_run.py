@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from compare_with_truth import sources_with_transcripts, word_error_rate
-from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
+from reelscribe import OutputError, Run, Server, SpeechClient, TranscriptTrack
 from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
 from servers.torchserve import ROOT
@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_resumes_inside_the_file(server, talk, transcribed_
     rest = server.run("transcribe", talk, "--out", tmp_path, *TALK_OPTIONS)
     assert rest.exit_code == 0, rest.output
     with LedgerReader(tmp_path) as ledger:
-        seconds = ledger.run_state()["lanes"][0]["done"]
+        seconds = ledger.run_state()["tracks"][0]["done"]
     # At least one chunk was not transcribed again.
     assert 0 < seconds < read_records(tmp_path)[0]["audio"]["seconds"] - 5
     assert (tmp_path / "annotations.jsonl").read_bytes() == (transcribed_talk / "annotations.jsonl").read_bytes()
@@ -212,7 +212,7 @@ async def test_a_transcript_in_a_program(server, media, tmp_path):
         texts.extend(utterance.text for utterance in record.transcript_result.utterances())
 
     async with SpeechClient([Server(server.url, server.token)], "speech") as client:
-        run = BulkRun([TranscriptTrack(client)], tmp_path, on_record=on_record)
+        run = Run([TranscriptTrack(client)], tmp_path, on_record=on_record)
         summary = await run.run([str(media / "spoken.mp4")])
     assert summary.failed == 0
     assert texts == [utterance["text"] for utterance in read_records(tmp_path)[0]["segments"]]

@@ -13,7 +13,16 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from reelscribe import BulkRun, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
+from reelscribe import (
+    Caption,
+    CaptionClient,
+    CaptionOptions,
+    CaptionTrack,
+    MediaError,
+    Run,
+    Sampling,
+    caption_file,
+)
 from reelscribe.cli import app
 from servers.emulated import Emulated, serve_all_emulated
 from servers.torchserve import CONFIG
@@ -68,7 +77,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     result = slow.caption(clips, "--out", out)
     assert "4 sources, 0 failed" in result.output
     assert f"{360 - before} captions made" in result.output
-    whole = json.loads(reelscribe("status", out, "--json"))["lanes"][0]
+    whole = json.loads(reelscribe("status", out, "--json"))["tracks"][0]
     assert (whole["done"], whole["done_before"]) == (360 - before, before)
     assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
 
@@ -253,7 +262,7 @@ def test_a_run_logs_lines_of_json(slow, clips, tmp_path):
     assert str(tmp_path / "out" / "captions.csv") in events[-1]["exported"]
     assert Counter(event["event"] for event in events)["source"] == 4
     assert "eta_seconds" in events[0]
-    assert {"done", "bottleneck"} <= set(events[0]["lanes"][0])
+    assert {"done", "bottleneck"} <= set(events[0]["tracks"][0])
     assert slow.caption(clips, "--out", tmp_path / "quiet", "--quiet").output == ""
 
 
@@ -287,6 +296,6 @@ async def test_a_run_in_a_program(server, media, tmp_path):
         counts.append(len(list(record.caption_result.captions())))
 
     async with server.client() as client:
-        summary = await BulkRun([CaptionTrack(client, EVERY_FRAME)], tmp_path, on_record=on_record).run(clips)
+        summary = await Run([CaptionTrack(client, EVERY_FRAME)], tmp_path, on_record=on_record).run(clips)
     assert summary.failed == 0
     assert counts == [len(record["captions"]) for record in read_records(tmp_path)]

@@ -88,7 +88,7 @@ def saved(out: Path) -> int:
             state = reader.run_state()
     except OutputError:
         return 0
-    return int(sum(lane["done"] + lane["done_before"] for lane in state["lanes"])) if state else 0
+    return int(sum(track["done"] + track["done_before"] for track in state["tracks"])) if state else 0
 
 
 def test_whatever_is_killed_the_descriptions_are_those_of_a_quiet_run(clips, library, tmp_path):

@@ -15,12 +15,12 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from reelscribe import (
-    BulkRun,
     CaptionClient,
     CaptionOptions,
     CaptionTrack,
     Credentials,
     ManagementClient,
+    Run,
     Sampling,
     ServerAddresses,
 )
@@ -103,7 +103,7 @@ class Runs:
         """Run to the end, and return what was written."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
-        run = BulkRun([CaptionTrack(self._client, EVERY_FRAME)], out, on_record=lambda _: self.under_way.set())
+        run = Run([CaptionTrack(self._client, EVERY_FRAME)], out, on_record=lambda _: self.under_way.set())
         summary = await run.run([str(self._clips)])
         self.under_way.clear()
         assert summary.failed == 0

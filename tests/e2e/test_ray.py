@@ -57,12 +57,19 @@ def cluster() -> Iterator[RayCluster]:
 
 
 @pytest.fixture(scope="module")
-def on_one_machine(running, library, tmp_path_factory) -> tuple[dict[str, bytes], Figures]:
-    """The files of results of a run on one machine, and what the server has done for it."""
+def run_on_one_machine(running, library, tmp_path_factory) -> tuple[Path, Figures]:
+    """The folder of a run on one machine, and what the server has done for it."""
     out, before = tmp_path_factory.mktemp("one machine"), scrape_server(running)
     with annotate(running, library, out) as run:
         complete(run, out)
-    return results_in(out), scrape_server(running) - before
+    return out, scrape_server(running) - before
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(run_on_one_machine) -> tuple[dict[str, bytes], Figures]:
+    """The files of results of a run on one machine, and what the server has done for it."""
+    out, done = run_on_one_machine
+    return results_in(out), done
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +94,23 @@ def results_in(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
+def thumbnails_in(out: Path) -> dict[str, bytes]:
+    """Return all thumbnails."""
+    return {str(path.relative_to(out)): path.read_bytes() for path in (out / "thumbnails").rglob("*.webp")}
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 4] if RUNS else [1])
-def test_records_do_not_depend_on_the_number_of_nodes(running, library, expected, tmp_path, nodes):
-    with ray_cluster(nodes, **MISBEHAVING) as cluster, over(cluster, running, library, tmp_path / "out") as run:
-        complete(run, tmp_path / "out")
+def test_results_and_thumbnails_do_not_depend_on_the_number_of_nodes(
+    running, library, run_on_one_machine, expected, tmp_path, nodes
+):
+    one_machine, _ = run_on_one_machine
+    with ray_cluster(nodes, **MISBEHAVING) as cluster:
+        with over(cluster, running, library, tmp_path / "out") as run:
+            complete(run, tmp_path / "out")
+        with over(cluster, running, library, tmp_path / "out", "--dry-run") as run:
+            assert run.wait(timeout=PATIENCE) == 0
     assert results_in(tmp_path / "out") == expected
+    assert thumbnails_in(tmp_path / "out") == thumbnails_in(one_machine) != {}
 
 
 def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_machine, cluster, tmp_path):

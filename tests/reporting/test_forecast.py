@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from reelscribe.reporting.bottleneck import Resources
 from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
-from reelscribe.reporting.limits import Resources
+from reelscribe.reporting.formatting import describe_time_left
 from reelscribe.reporting.track_meter import Readings, TrackMeter
-from reelscribe.reporting.words import describe_time_left
 
 WORKERS = 3
 
@@ -97,14 +97,29 @@ def test_few_sources_are_no_experience(done):
 
 
 def test_what_was_decoded_of_a_source_that_is_not_done_is_known_after_an_interruption():
-    track = TrackMeter(Resources("frames", 1, 1, 1), Readings(), None)
+    track = TrackMeter(Resources("frames", 1, 1, 1), Readings())
     size = SourceSize("video", 10**7, 100.0)
-    track.expect("a", size, 0.0, 0.0)
+    track.expect("a", size)
     track.begun("a")
     track.decoded("a", 0.5)
-    again = Forecast(1, Costs.from_json(json.loads(json.dumps(track.costs().to_json()))))
+    costs = Forecast(1).costs_with([*track.in_progress().values()])
+    again = Forecast(1, Costs.from_json(json.loads(json.dumps(costs.to_json()))))
     again.expect("a", size)
     assert again.time_left() is not None
+
+
+def test_of_many_sources_the_sum_is_kept(monkeypatch):
+    monkeypatch.setattr("reelscribe.reporting.forecast.MOST_SINGLE", 2)
+    forecast, size = Forecast(1), SourceSize("video", 10**7, 100.0)
+    forecast.learn(size, 1.0, 10.0)
+    for path in "abcde":
+        forecast.expect(path, size)
+    monkeypatch.setattr("reelscribe.reporting.forecast.SIMULATED_SOURCES", 2)
+    assert forecast.time_left().seconds == pytest.approx(50.0)
+    for left, path in zip((40.0, 30.0, 20.0, 10.0, 0.0), "edcba", strict=True):
+        forecast.single_out(path, size)
+        assert forecast.opened(path) == size
+        assert forecast.time_left().seconds == pytest.approx(left)
 
 
 def test_one_long_video_at_the_end_takes_as_long_as_it_takes():
@@ -155,7 +170,6 @@ def test_nothing_is_told_before_anything_is_known_and_nothing_left_takes_no_time
     assert forecast.time_left() == (0.0, 0.0)
     forecast.expect("a", SourceSize("video", 10**7, 100.0))
     assert forecast.time_left() is None
-    assert forecast.waits
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -17,7 +17,7 @@ from reelscribe.reporting.progress import ErrorLines, Lines, NotebookLines
 from reelscribe.reporting.status import RunStatus
 from reelscribe.reporting.summary import summary_table
 from support.fake_management import FakeManagement, FakeVersion
-from support.snapshots import FRAMES, OUTLOOK, SNAPSHOT
+from support.snapshots import FRAMES, PLAN, SNAPSHOT
 
 EVIL = "\x1b[2J\x9b31m\u202egnp\u2069\x07\u2028"
 ESCAPED = r"\x1b[2J\x9b31m\u202egnp\u2069\x07\u2028"
@@ -50,8 +50,8 @@ def test_a_notebook_shows_escapes(monkeypatch):
         "IPython.display.display", lambda shown, **_: texts.append(shown._repr_mimebundle_((), ())["text/plain"])
     )
     notebook = NotebookLines()
-    notebook.announce(replace(OUTLOOK, changed_settings=(EVIL,)))
-    notebook.show(replace(SNAPSHOT, lanes=(replace(FRAMES, bottleneck=EVIL),)))
+    notebook.announce(replace(PLAN, changed_settings=(EVIL,)))
+    notebook.show(replace(SNAPSHOT, tracks=(replace(FRAMES, bottleneck=EVIL),)))
     notebook.message(EVIL)
     assert len(texts) == 3
     for text in texts:

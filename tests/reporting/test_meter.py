@@ -9,47 +9,62 @@ import pytest
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.reporting import meter, track_meter
+from reelscribe.reporting import meter, node_meter, track_meter
+from reelscribe.reporting.bottleneck import Load, Resources
 from reelscribe.reporting.forecast import SourceSize
-from reelscribe.reporting.limits import Load, Resources
-from reelscribe.reporting.meter import Meter, Snapshot
+from reelscribe.reporting.meter import Meter, NodeFigures, Snapshot
+from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
 from support.snapshots import FRAMES, ON_NODES, SNAPSHOT, SOUND
 
 
 class Run:
-    """A meter of 4 sources whose clock stands at 100 s when it is asked, with one decode process and 4 workers
+    """A meter whose clock stands at 100 s when it is asked, with one decode process and 4 workers
     for frames.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
         self.outage: Outage | None = None
-        for module in (meter, track_meter):
+        for module in (meter, node_meter, track_meter):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
-        self.meter = Meter(4)
-        self.frames = self.meter.track(
+        self.meter, self.node = Meter(), NodeMeter()
+        self.meter.all_listed = True
+        self.meter.add_track("frames")
+        self.frames = self.node.track(
             Resources("frames", decode_workers=1, server_workers=4, requests_in_flight=32),
             Readings(load=self.load, outage=lambda: self.outage),
         )
+        figures = NodeFigures("here", "ready", workers=[1, 1], read_report=self.node.report, is_local=True)
+        self.meter.nodes["here"] = figures
         self.clock.now = 100.0
 
     def load(self) -> Load:
         return Load(with_file=self.decode_seconds, busy=self.decode_seconds)
 
     def with_sound(self) -> TrackMeter:
-        """One more lane, with one decode process and two workers."""
-        resources = Resources("seconds of sound", decode_workers=1, server_workers=2, requests_in_flight=32)
-        return self.meter.track(resources, Readings(decoded=lambda: 77.5))
+        """One more track, with one decode process and two workers."""
+        resources = Resources("seconds of audio", decode_workers=1, server_workers=2, requests_in_flight=32)
+        self.meter.add_track("seconds of audio")
+        return self.node.track(resources, Readings(decoded=lambda: 77.5))
+
+    def expect(self, path: str, size: SourceSize, share: float = 0.0, amount: float = 0.0) -> None:
+        """Expect a source, as driver and node do."""
+        self.meter.expect(path, size, [share], [amount])
+        self.node.expect(path, size)
+
+    def finish(self, path: str, error: SourceError | None = None) -> None:
+        """Finish a source, as node and driver do."""
+        self.meter.finished(Source(path), error, self.node.close(path))
 
     @property
     def now(self) -> Snapshot:
         return self.meter.snapshot()
 
-    def lane(self) -> TrackSnapshot:
+    def track(self) -> TrackSnapshot:
         """The only one."""
-        (lane,) = self.now.lanes
-        return lane
+        (track,) = self.now.tracks
+        return track
 
 
 @pytest.fixture
@@ -58,10 +73,12 @@ def run(monkeypatch) -> Run:
 
 
 def test_at_the_very_start_nothing_is_known(run):
+    for path in "abcd":
+        run.expect(path, SourceSize("video", 1))
     run.clock.now = 0.0
-    now, lane = run.now, run.lane()
+    now, track = run.now, run.track()
     assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.audio_seconds) == (4, 0, 0, 0, 0)
-    assert (now.media_hours_per_hour, now.eta_seconds, lane.decode_share, lane.compute_share) == (0, 0, 0, 0)
+    assert (now.media_seconds_per_second, now.eta_seconds, track.decode_share, track.compute_share) == (0, None, 0, 0)
     assert now.bottleneck == "starting"
 
 
@@ -69,30 +86,30 @@ def test_sources_frames_and_hours_are_counted(run):
     run.frames.opened("a", 0.0)
     run.frames.saved("a", 300, 0.5, 3600.0)
     run.frames.saved("a", 200, 0.5, 3600.0)
-    run.meter.finished(Source("a"), None)
-    run.meter.finished(Source("b"), SourceError("MediaError", "empty"))
+    run.finish("a")
+    run.finish("b", SourceError("MediaError", "empty"))
     now = run.now
     assert (now.sources_done, now.sources_failed, now.frames, now.seconds) == (2, 1, 500, 100.0)
-    assert now.media_hours_per_hour == 72.0
+    assert now.media_seconds_per_second == 72.0
 
 
 def test_seconds_of_sound_are_counted_beside_frames(run):
     sound = run.with_sound()
-    for lane, count in ((run.frames, 40), (sound, 2.5)):
-        lane.opened("a", 0.0)
-        lane.saved("a", count, 0.5, 3600.0)
+    for track, count in ((run.frames, 40), (sound, 2.5)):
+        track.opened("a", 0.0)
+        track.saved("a", count, 0.5, 3600.0)
     now = run.now
-    assert (now.frames, now.audio_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
-    assert [(lane.counts, lane.done, lane.decoded) for lane in now.lanes] == [
+    assert (now.frames, now.audio_seconds, now.media_seconds_per_second) == (40, 2.5, 36.0)
+    assert [(track.counts, track.done, track.decoded) for track in now.tracks] == [
         ("frames", 40, 0),
-        ("seconds of sound", 2.5, 77.5),
+        ("seconds of audio", 2.5, 77.5),
     ]
 
 
 def test_a_snapshot_is_the_same_after_it_was_json(run):
     run.with_sound().opened("a", 0.5)
     run.outage = Outage("gone", since=1.5, until=901.5)
-    run.meter.finished(Source("b"), SourceError("MediaError", "empty"))
+    run.finish("b", SourceError("MediaError", "empty"))
     assert Snapshot.from_json(json.loads(json.dumps(asdict(run.now)))) == run.now
 
 
@@ -100,22 +117,22 @@ def test_the_time_of_requests_is_shared_out(run):
     run.frames.answered(1.0, 2.0, 3.0)
     run.frames.answered(0.0, 0.0, 4.0)
     run.with_sound().answered(9.0, 9.0, 9.0)  # which is another server
-    lane, _ = run.now.lanes
-    assert (lane.network_share, lane.queue_share, lane.compute_share) == pytest.approx((0.1, 0.2, 0.7))
-    assert lane.server_share == pytest.approx(7 / (100 * 4))
+    track, _ = run.now.tracks
+    assert (track.network_share, track.queue_share, track.compute_share) == pytest.approx((0.1, 0.2, 0.7))
+    assert track.server_share == pytest.approx(7 / (100 * 4))
 
 
 def test_decode_processes_are_busy_as_long_as_they_are_waited_for(run):
     run.decode_seconds = 50.0
-    assert run.lane().decode_share == 0.5
+    assert run.track().decode_share == 0.5
     run.decode_seconds = 300.0  # more than there is: it is read a little later than the clock
-    assert run.lane().decode_share == 1.0
+    assert run.track().decode_share == 1.0
 
 
 def test_hours_of_media_are_those_of_this_run_whatever_earlier_runs_have_done(run):
     run.frames.opened("a", 0.8)
     run.frames.saved("a", 1, 0.1, 3600.0)
-    assert run.now.media_hours_per_hour == 36.0
+    assert run.now.media_seconds_per_second == 36.0
 
 
 def test_videos_without_sound_count_in_full_though_one_model_alone_works_on_them(run):
@@ -123,20 +140,22 @@ def test_videos_without_sound_count_in_full_though_one_model_alone_works_on_them
     for path in ("a", "b"):
         run.frames.opened(path, 0.0)
         run.frames.saved(path, 10, 1.0, 3600.0)
-        run.meter.finished(Source(path), None)
-    assert run.now.media_hours_per_hour == 72.0
+        run.finish(path)
+    assert run.now.media_seconds_per_second == 72.0
 
 
-def test_sources_of_earlier_runs_count_at_once_and_copies_are_told(monkeypatch):
-    meter = Meter(5, before=["a", "b"])
+def test_sources_of_earlier_runs_count_at_once_and_copies_are_told():
+    meter = Meter()
+    for _ in range(2):
+        meter.done_before()
     assert (meter.snapshot().sources_done, meter.snapshot().sources_before) == (2, 2)
     for path, digest in (("a", "1"), ("b", "2"), ("c", "3"), ("copy of c", "3")):
-        meter.finished(Source(path, 1, digest), None)
+        meter.finished(Source(path, 1, digest), None, before=path in "ab")
     assert (meter.snapshot().sources_done, meter.snapshot().sources_copies) == (4, 1)
 
 
 def test_the_first_failures_are_named():
-    meter = Meter(9)
+    meter = Meter()
     for number in range(7):
         meter.finished(Source(f"{number}.mp4"), SourceError("MediaError", "empty"))
     now = meter.snapshot()
@@ -145,17 +164,17 @@ def test_the_first_failures_are_named():
 
 
 def test_frames_and_seconds_of_the_whole_job_are_kept_apart_from_those_of_this_run(run):
-    run.frames.expect("a", SourceSize("video", 100), 0.5, 40.0)
+    run.expect("a", SourceSize("video", 100), 0.5, 40.0)
     run.frames.opened("a", 0.5)
     run.frames.saved("a", 30, 0.5, 1.0, unsent=10)
-    assert (run.lane().done, run.lane().done_before, run.lane().unsent) == (30, 40, 10)
+    assert (run.track().done, run.track().done_before, run.track().unsent) == (30, 40, 10)
 
 
 def test_a_wait_for_a_server_does_not_count_as_the_cost_of_a_source(run):
     run.clock.now = 0.0
     run.meter.snapshot()
     for path in ("a", "b"):
-        run.frames.expect(path, SourceSize("video", 10**6, 10.0), 0.0, 0.0)
+        run.expect(path, SourceSize("video", 10**6, 10.0))
     run.frames.begun("a")
     run.clock.now = 20.0
     run.meter.snapshot()
@@ -165,29 +184,31 @@ def test_a_wait_for_a_server_does_not_count_as_the_cost_of_a_source(run):
     run.outage = None
     run.clock.now = 520.0
     run.frames.ended("a")
-    run.meter.finished(Source("a"), None)
+    run.finish("a")
     assert run.now.eta_seconds == pytest.approx(40.0)
 
 
 def test_recordings_cost_a_captioner_nothing(run):
-    run.frames.expect("a.mp3", SourceSize("audio", 10**6, 1000.0), 0.0, 0.0)
+    run.expect("a.mp3", SourceSize("audio", 10**6, 1000.0))
     assert run.now.eta_seconds == 0.0
 
 
 def test_the_bottleneck_is_that_of_the_track_that_needs_longest():
     slow, fast = replace(FRAMES, eta_seconds=100.0), replace(SOUND, eta_seconds=90.0)
-    assert replace(SNAPSHOT, lanes=(fast, slow)).bottleneck == FRAMES.bottleneck
+    assert replace(SNAPSHOT, tracks=(fast, slow)).bottleneck == FRAMES.bottleneck
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, ON_NODES])
-def test_a_snapshot_is_the_same_after_it_was_json_with_what_else_a_ledger_keeps_of_a_run(snapshot):
-    saved = json.loads(json.dumps(asdict(snapshot)))
-    assert Snapshot.from_json({**saved, "state": "done", "costs": {}}) == snapshot
+def test_other_keys_of_a_saved_state_are_left_out():
+    assert Snapshot.from_json({**asdict(SNAPSHOT), "costs": {}, "pid": 1}) == SNAPSHOT
+
+
+def test_nodes_are_the_same_after_they_were_json():
+    assert Snapshot.from_json(json.loads(json.dumps(asdict(ON_NODES)))) == ON_NODES
 
 
 def test_a_source_is_open_until_it_is_finished(run):
     assert not run.frames.is_open("a")
     run.frames.opened("a", 0.0)
     assert run.frames.is_open("a")
-    run.meter.finished(Source("a"), None)
+    run.finish("a")
     assert not run.frames.is_open("a")

@@ -12,7 +12,7 @@ from reelscribe.cli import app
 from reelscribe.errors import UsageError
 from reelscribe.reporting.metrics import metrics_served
 from reelscribe.reporting.progress import Progress, Silent
-from support.snapshots import BAD, FRAMES, GOOD, ON_NODES, OUTLOOK, SNAPSHOT, SOUND, free_port
+from support.snapshots import BAD, FRAMES, GOOD, ON_NODES, PLAN, SNAPSHOT, SOUND, free_port
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
@@ -29,18 +29,17 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
         metrics.show(SNAPSHOT)
         metrics.finished(GOOD.source.path, GOOD.error)
         metrics.finished(BAD.source.path, BAD.error)
-        metrics.show(replace(SNAPSHOT, lanes=(FRAMES, SOUND), sources_done=3))
+        metrics.show(replace(SNAPSHOT, tracks=(FRAMES, SOUND), sources_done=3))
         figures = scrape(port)
     assert figures["reelscribe_run_sources",] == 5
     assert figures["reelscribe_run_sources_done_total",] == 3
     assert figures["reelscribe_run_sources_failed_total",] == 1
     assert figures["reelscribe_run_errors_total", "MediaError"] == 1
     assert figures["reelscribe_run_frames_total",] == 1200
-    assert figures["reelscribe_run_sound_seconds_total",] == 5400.4
+    assert figures["reelscribe_run_audio_seconds_total",] == 5400.4
     assert figures["reelscribe_run_decode_busy_seconds_total", "frames"] == 0.5 * 60
-    assert figures["reelscribe_run_server_busy_seconds_total", "sound"] == 0.9 * 60
-    assert figures["reelscribe_run_request_time_ratio", "frames", "queue"] == 0.2
-    assert figures["reelscribe_run_stall_longest_seconds",] == 0.02
+    assert figures["reelscribe_run_server_busy_seconds_total", "audio"] == 0.9 * 60
+    assert figures["reelscribe_run_request_time_ratio", "queue", "frames"] == 0.2
 
 
 def test_of_each_node_it_is_told_whether_it_works_and_what_it_has_done():
@@ -76,8 +75,8 @@ def test_who_watches_the_run_sees_all_of_it():
             self.seen.append("begins")
             return self
 
-        def announce(self, outlook) -> None:
-            self.seen.append(outlook)
+        def announce(self, plan) -> None:
+            self.seen.append(plan)
 
         def show(self, snapshot) -> None:
             self.seen.append(snapshot)
@@ -93,11 +92,11 @@ def test_who_watches_the_run_sees_all_of_it():
 
     watching = Watching()
     with metrics_served(watching, free_port()) as metrics, metrics:
-        metrics.announce(OUTLOOK)
+        metrics.announce(PLAN)
         metrics.show(SNAPSHOT)
         metrics.finished(GOOD.source.path, GOOD.error)
         metrics.message("hello")
-    assert watching.seen == ["begins", OUTLOOK, SNAPSHOT, (GOOD.source.path, GOOD.error), "hello", "ends"]
+    assert watching.seen == ["begins", PLAN, SNAPSHOT, (GOOD.source.path, GOOD.error), "hello", "ends"]
 
 
 def test_after_the_run_nobody_listens():

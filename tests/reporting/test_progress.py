@@ -24,7 +24,7 @@ from reelscribe.reporting.progress import (
     display_for,
     time_left_in_words,
 )
-from support.snapshots import BAD, FRAMES, GOOD, NODES, ON_NODES, OUTLOOK, SNAPSHOT, SOUND
+from support.snapshots import BAD, FRAMES, GOOD, NODES, ON_NODES, PLAN, SNAPSHOT, SOUND
 
 DESCRIPTION = (
     "2 of 5 sources, 1 failed, 2.5 times real time, 13 ± 2 min left; decoding is the limit: add --decode-workers"
@@ -43,7 +43,7 @@ def shown(screen: Console) -> str:
 
 def show_all(display: Progress) -> None:
     with display:
-        display.announce(OUTLOOK)
+        display.announce(PLAN)
         display.show(SNAPSHOT)
         display.finished(GOOD.source.path, GOOD.error)
         display.finished(BAD.source.path, BAD.error)
@@ -125,12 +125,12 @@ def test_without_a_terminal_a_line_says_how_many_nodes_are_ready():
 
 
 def test_a_run_whose_sources_are_all_done_says_so():
-    done = replace(SNAPSHOT, sources_done=5, lanes=(replace(FRAMES, bottleneck="starting"),))
+    done = replace(SNAPSHOT, sources_done=5, tracks=(replace(FRAMES, bottleneck="starting"),))
     assert drawn(80, done)[1] == "all sources are done"
 
 
 def test_while_sources_are_being_found_nothing_says_that_all_are_done():
-    first = replace(ON_NODES, sources=0, sources_done=0, sources_failed=0, lanes=(), all_listed=False)
+    first = replace(ON_NODES, sources=0, sources_done=0, sources_failed=0, tracks=(), all_listed=False)
     assert describe(first).startswith("0 of 0 sources found so far, 0 failed, ")
     assert describe(first).endswith("; starting")
     caught_up = drawn(80, replace(SNAPSHOT, sources=2, all_listed=False))
@@ -161,7 +161,7 @@ def test_nothing_is_cut_or_wrapped_at_any_width(width, limit, nodes):
         sources_done=99_999,
         eta_seconds=90_000.0,
         eta_plus_minus=30_000.0,
-        lanes=(replace(FRAMES, bottleneck=limit),),
+        tracks=(replace(FRAMES, bottleneck=limit),),
         nodes=nodes,
     )
     lines = drawn(width, large)
@@ -215,7 +215,7 @@ def test_programs_get_one_json_object_a_line():
     times = [datetime.fromisoformat(event.pop("time")) for event in events]
     assert sorted(times) == times
     plan, shown_progress, good, bad, message = events
-    assert (plan["event"], plan["sources"], plan["text"]) == ("plan", 5, str(OUTLOOK))
+    assert (plan["event"], plan["sources"], plan["text"]) == ("plan", 5, str(PLAN))
     assert shown_progress.pop("event") == "progress"
     assert Snapshot.from_json(shown_progress) == SNAPSHOT
     assert good == {"event": "source", "path": "a.mp4", "status": "ok", "error": None}
@@ -248,7 +248,7 @@ def test_when_all_sources_are_done_no_time_is_left():
 
 
 def test_of_two_models_the_slower_one_tells_its_limit():
-    assert describe(replace(SNAPSHOT, lanes=(FRAMES, SOUND))) == DESCRIPTION
+    assert describe(replace(SNAPSHOT, tracks=(FRAMES, SOUND))) == DESCRIPTION
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def printed(run: RunStatus, width: int = 80) -> list[str]:
 
 
 def test_this_run_and_the_whole_job_are_kept_apart():
-    lines = printed(status("running", replace(SNAPSHOT, lanes=(FRAMES, SOUND)), locked=True))
+    lines = printed(status("running", replace(SNAPSHOT, tracks=(FRAMES, SOUND)), locked=True))
     assert lines[:8] == [
         "running, process 7",
         "            this run   whole job",

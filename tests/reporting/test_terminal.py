@@ -12,10 +12,10 @@ END_OF_STEP = {END_OF_STEP!r}
 import os, sys
 from rich.console import Console
 from reelscribe.reporting.progress import TerminalLines
-from support.snapshots import BAD, OUTLOOK, SNAPSHOT
+from support.snapshots import BAD, PLAN, SNAPSHOT
 
 with TerminalLines(Console(stderr=True)) as lines:
-    lines.announce(OUTLOOK)
+    lines.announce(PLAN)
     for step in range(3):
         lines.show(SNAPSHOT)
         lines.message("message " + str(step))

@@ -113,7 +113,7 @@ def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, 
     assert not list(out.glob("*.csv"))
 
 
-@pytest.mark.parametrize("state", ["[]", "7", "x", "{}", '{"state": "done", "pid": "x", "lanes": 5}'])
+@pytest.mark.parametrize("state", ["[]", "7", "x", "{}", '{"state": "done", "pid": "x", "tracks": 5}'])
 def test_an_edited_state_of_a_run_is_told_by_status(out, state):
     edit(out, "UPDATE run SET state = ?", state)
     assert run("status", out)[1].endswith(EDITED)

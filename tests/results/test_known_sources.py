@@ -9,9 +9,9 @@ import pytest
 from reelscribe.contract.outcomes import Caption, Silence, SourceError
 from reelscribe.contract.source import Header, Source
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch
+from reelscribe.results.known_files import look_up
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.ledger_snapshot import LedgerSnapshot
 from reelscribe.results.records import Kind, Record
 from support.memory import peak_memory
 
@@ -143,9 +143,9 @@ async def test_what_is_forgotten_is_gone_unless_another_source_has_the_same_cont
 async def test_what_a_header_says_is_found_until_the_file_changes(tmp_path, header):
     async with Ledger(tmp_path) as ledger:
         await ledger.save_header("a.mp4", "stat", header)
-    known = LedgerSnapshot(tmp_path, [])
-    assert known.header("./a.mp4", "stat") == header
-    assert known.header("a.mp4", "another") is None
+    with LedgerReader(tmp_path) as reader:
+        known, changed = look_up(reader.select, [("./a.mp4", "stat"), ("a.mp4", "another")], {})
+    assert (known.header, changed.header) == (header, None)
 
 
 async def test_a_source_that_is_forgotten_takes_no_result_of_another_with_it(records, tmp_path):

@@ -5,14 +5,14 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
-from reelscribe.contract.source import AudioInfo, Source, Span
+from reelscribe.contract.source import AudioInfo, Header, Source
 from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedAudio
+from reelscribe.results.known_files import KnownFile
 from reelscribe.results.ledger import Ledger
+from reelscribe.results.schema import settings_text
 
 AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), why_incomplete=None)
 REFUSED = SourceError("RequestRefused", "refused")
@@ -47,41 +47,40 @@ async def test_what_is_found_of_files_is_what_each_job_is(tmp_path):
         await finish(ledger, Source("failed.mp4", 5, "22"), every, REFUSED)
         await ledger.job("11", second)
 
-        paths = [*digests, "never.mp4", "done.mp4"]
-        found = await ledger.look_up(paths, [second, every])
-        expected = [await ledger.job(sha256, every) for sha256 in digests.values() if sha256 != "33"]
-        half = await ledger.job("11", second)
-    assert found[5] is None
-    assert found[6] == found[0]
-    assert [(each.stat, each.sha256) for each in found[:5]] == [(f"stat of {path}", digests[path]) for path in digests]
-    assert [each.jobs[1] for each in found[:5]] == [*expected, None]
-    assert [each.jobs[0] for each in found[:5]] == [None, half, None, None, None]
-    assert found[1].jobs[1].missing == [Span(10, 20, 9), Span(30, 40, 29)]
+        await ledger.save_unreadable("bad.mp4", REFUSED)
+        await ledger.save_header("bad.mp4", "stat of bad.mp4", Header(2.5, 25.0))
 
-
-@pytest.mark.parametrize("total", [0, 3, None])
-async def test_the_job_of_audio_that_is_done_has_the_same_gaps_as_by_itself(tmp_path, total):
-    async with Ledger(tmp_path) as ledger:
-        settings = await ledger.settings_id({"model": "w"})
-        source = Source("a.ogg", 5, "00")
-        job = await ledger.job("00", settings)
-        await ledger.save_opened(job.id, AUDIO, total)
-        await ledger.save_batch(job.id, batch(0, 3, failures=[]))
-        await ledger.save_digest("a.ogg", "stat", source)
-        await finish(ledger, source, settings)
-        (found,) = await ledger.look_up(["a.ogg"], [settings])
-        assert found.jobs == [await ledger.job("00", settings)]
+        names = [*digests, "never.mp4", "bad.mp4", "done.mp4"]
+        files = [(name, f"stat of {name}") for name in names]
+        found = await ledger.look_up(files, {"captions": settings_text({"model": "m", "every": 1})})
+        other = await ledger.look_up([("done.mp4", "stat of done.mp4")], {"captions": settings_text({"model": "x"})})
+        changed = await ledger.look_up([("done.mp4", "another")], {})
+    assert found[5] == KnownFile()
+    assert found[6] == KnownFile(header=Header(2.5, 25.0), has_record=True, was_unreadable=True)
+    assert found[7] == found[0]
+    assert [each.sha256 for each in found[:5]] == [*digests.values()]
+    jobs = [each.jobs.get("captions") for each in found[:5]]
+    assert [job and (job.total, job.saved, job.done, job.error) for job in jobs] == [
+        (40, 40, True, None),
+        (40, 20, False, None),
+        (40, 40, True, REFUSED),
+        (40, 40, True, None),
+        None,
+    ]
+    assert (changed[0].sha256, changed[0].has_record) == (None, True)
+    (shown,) = (each.shown["captions"] for each in other)
+    assert (shown.settings, shown.job.saved, found[0].shown) == ({"model": "m", "every": 1}, 40, {})
 
 
 async def test_nothing_is_added_and_a_path_need_not_be_absolute_or_utf_8(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"caf\xe9.mp4")
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.look_up([], [1]) == []
-        assert await ledger.look_up(["a.mp4"], []) == [None]
+        assert await ledger.look_up([], {}) == []
+        assert await ledger.look_up([("a.mp4", "stat")], {}) == [KnownFile()]
         await ledger.save_digest(name, "stat", Source(name, 5, "00"))
         for path in (name, str(tmp_path / name), f"x/../{name}"):
-            assert await ledger.look_up([path], [1]) == [("stat", "00", [None])]
+            assert await ledger.look_up([(path, "stat")], {"captions": "{}"}) == [KnownFile("00")]
     with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
         assert database.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
     database.close()
@@ -101,8 +100,10 @@ async def test_a_page_of_files_takes_a_few_queries(tmp_path: Path, monkeypatch):
         for k in range(300):
             ledger.save_digest(f"{k}.mp4", "stat", Source(f"{k}.mp4", 5, f"{k:02x}"))
             ledger.job(f"{k:02x}", settings)
-        await ledger.look_up([], [])
+        await ledger.look_up([], {})
         statements.clear()
-        found = await ledger.look_up([f"{k}.mp4" for k in range(300)], [settings])
-    assert [each.jobs[0].missing for each in found] == [[Span()]] * 300
-    assert len([statement for statement in statements if "SELECT" in statement]) == 3
+        found = await ledger.look_up(
+            [(f"{k}.mp4", "stat") for k in range(300)], {"captions": settings_text({"model": "m"})}
+        )
+    assert [each.jobs["captions"].saved for each in found] == [0] * 300
+    assert len([statement for statement in statements if statement.split()[:1] == ["SELECT"]]) == 5

@@ -206,7 +206,7 @@ def test_a_record_can_be_cut_down_to_one_kind(line):
 
 
 NO_PICTURES = SourceError("NoPictures", "expected a video stream")
-NO_SOUND = SourceError("NoSound", "it has no sound")
+NO_SOUND = SourceError("NoAudio", "it has no audio")
 REFUSED = SourceError("RequestRefused", "3 frames have no caption")
 CUT = SourceError("MediaError", "cut short")
 
@@ -225,7 +225,7 @@ CUT = SourceError("MediaError", "cut short")
         ({"captions": NO_PICTURES, "transcript": None}, None),
         (
             {"captions": NO_PICTURES, "transcript": NO_SOUND},
-            ("NoPictures", "pictures: expected a video stream; sound: it has no sound"),
+            ("NoPictures", "pictures: expected a video stream; audio: it has no audio"),
         ),
         ({"captions": CUT, "transcript": NO_SOUND}, CUT),
         ({"captions": NO_PICTURES, "transcript": CUT}, CUT),
@@ -234,7 +234,7 @@ CUT = SourceError("MediaError", "cut short")
         ({"captions": CUT, "transcript": CUT}, CUT),
         (
             {"captions": REFUSED, "transcript": CUT},
-            ("RequestRefused", "pictures: 3 frames have no caption; sound: cut short"),
+            ("RequestRefused", "pictures: 3 frames have no caption; audio: cut short"),
         ),
         ({"shots": None}, None),
         ({"shots": NO_PICTURES}, NO_PICTURES),

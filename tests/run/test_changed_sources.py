@@ -12,9 +12,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.results.ledger import Ledger
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, captions
 from support.videos import write
 
@@ -29,7 +28,7 @@ async def caption(out: Path, library: Path, answer=captions) -> dict[str, set[st
     """Caption all frames of a folder; return the texts of each record, or its error."""
     options = CaptionOptions(sampling=Sampling(every=1), frames_per_request=4, decode_workers=1)
     async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        await BulkRun([CaptionTrack(client, options)], out).run([str(library)])
+        await Run([CaptionTrack(client, options)], out).run([str(library)])
     records = map(json.loads, (out / "annotations.jsonl").read_text().splitlines())
     return {
         Path(record["source"]["path"]).name: {caption["text"] for caption in record["captions"]}

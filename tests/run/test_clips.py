@@ -10,13 +10,12 @@ import pytest
 from aiohttp import web
 
 from reelscribe.client.endpoint import Server
-from reelscribe.client.joining import JoinedClips
 from reelscribe.client.models import ClipClient
 from reelscribe.contract.clips import ClipDescription
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import NothingAnswered, UsageError
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.clips import ClipTrack
 from support import shots
 from support.clip_runs import NAMES, clip_server, describe, options_of, records, sent, write_clips
@@ -121,7 +120,7 @@ async def test_a_second_run_sends_nothing_and_leaves_the_same_bytes(video, out):
         summary = await describe(out, [video], server)
         assert server.received == []
     assert [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")] == before
-    assert summary.snapshot.lanes[0].done_before == 4
+    assert summary.snapshot.tracks[0].done_before == 4
 
 
 class WatchedTrack(ClipTrack):
@@ -143,7 +142,7 @@ async def interrupt(path: Path, out: Path, *, clips_per_request: int, after_sear
     gate, options = Gate(descriptions), options_of(cutting=ClipCutting(), clips_per_request=clips_per_request)
     async with clip_server(gate) as server, ClipClient([Server(server.url)], "clips") as client:
         track = WatchedTrack(client, options)
-        run = BulkRun([track], out)
+        run = Run([track], out)
         running = asyncio.create_task(run.run([str(path)]))
         await asyncio.wait_for(gate.wait_for(2), PATIENCE)  # as many as are sent at once to one worker
         if after_search:
@@ -175,7 +174,7 @@ async def test_shots_that_an_interrupted_run_has_found_are_not_looked_for_again(
 
 
 async def test_the_last_request_of_a_run_does_not_wait_for_more_clips(video, out, monkeypatch):
-    monkeypatch.setattr(JoinedClips, "join_seconds", 10 * PATIENCE)
+    monkeypatch.setattr("reelscribe.client.operations.JOIN_CLIPS_SECONDS", 10 * PATIENCE)
     async with clip_server() as server, asyncio.timeout(PATIENCE):
         await describe(out, [video], server)
         assert sent(server) == [*NAMES]
@@ -251,7 +250,7 @@ async def test_what_is_refused_in_one_source_is_not_refused_in_those_that_shared
     gate = Gate(refusing(120))
     async with clip_server(gate) as server, ClipClient([Server(server.url)], "clips") as client:
         track = CountingTrack(client, expected=len(paths))
-        running = asyncio.create_task(BulkRun([track], out).run([str(path) for path in paths]))
+        running = asyncio.create_task(Run([track], out).run([str(path) for path in paths]))
         await asyncio.wait_for(track.all_sent.wait(), PATIENCE)
         gate.open.set()
         assert (await asyncio.wait_for(running, PATIENCE)).failed == 1

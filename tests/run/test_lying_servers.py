@@ -13,9 +13,8 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import ServerError
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.wire import IDENTITY_HEADER
 from support.fake_torchserve import FakeTorchServe
 from support.lying_server import LyingServer, as_json, write_without_end
@@ -47,7 +46,7 @@ def video(tmp_path) -> str:
 async def run(url: str, video: str, out) -> None:
     with no_waiting():
         async with asyncio.timeout(PATIENCE), CaptionClient([Server(url)], "captioner") as client:
-            await BulkRun([CaptionTrack(client, CaptionOptions(Sampling(every=1)))], out).run([video])
+            await Run([CaptionTrack(client, CaptionOptions(Sampling(every=1)))], out).run([video])
 
 
 def saved_texts(out) -> list[str]:

@@ -17,10 +17,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode_pool import frame_feed
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.decode_pool import frames as frame_commands
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support import odd_media
 from support.fake_torchserve import FakeTorchServe, Received
 from support.odd_library import make_library
@@ -88,13 +87,13 @@ async def annotate(library: Path, out: Path, options: CaptionOptions) -> tuple[b
     """Caption all files; return the records and how many entry points each source has."""
     async with FakeTorchServe(digests) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = RecordingTrack(client, options)
-        await BulkRun([track], out).run([str(library)])
+        await Run([track], out).run([str(library)])
     return (out / "annotations.jsonl").read_bytes(), track.entry_points
 
 
 @pytest.mark.parametrize("choice", OPTIONS if TORTURE else ["every", "fps", "keyframes"])
 async def test_records_are_those_of_one_process(library, tmp_path, monkeypatch, choice):
-    monkeypatch.setattr(frame_feed, "PORTION_SECONDS", 1e-9)
+    monkeypatch.setattr(frame_commands, "PORTION_SECONDS", 1e-9)
     options = OPTIONS[choice]
     alone, entry_points = await annotate(library, tmp_path / "1", with_workers(options, 1))
     assert not any(entry_points.values())

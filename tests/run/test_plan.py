@@ -16,13 +16,13 @@ from reelscribe.contract.source import Header
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError
-from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
-from reelscribe.results.ledger_snapshot import LedgerSnapshot
-from reelscribe.run import plan
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.results.known_files import look_up
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.run import listing
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 
@@ -48,12 +48,12 @@ class Runs:
     async def run(self, options: CaptionOptions | None = None, **choice) -> Summary:
         return await self._do("run", options, **choice)
 
-    async def outlook(self, options: CaptionOptions | None = None, **choice) -> Outlook:
-        return await self._do("outlook", options, **choice)
+    async def plan(self, options: CaptionOptions | None = None, **choice) -> Plan:
+        return await self._do("plan", options, **choice)
 
     async def _do(self, what: str, options: CaptionOptions | None, **choice):
         async with CaptionClient([Server(self.server.url)], "captioner") as client:
-            self.latest = BulkRun([CaptionTrack(client, options)], self._out, **choice)
+            self.latest = Run([CaptionTrack(client, options)], self._out, **choice)
             return await asyncio.wait_for(getattr(self.latest, what)([str(self._library)]), PATIENCE)
 
 
@@ -63,8 +63,8 @@ class Announced(Progress):
     def __init__(self) -> None:
         self._came = asyncio.Event()
 
-    def announce(self, outlook: Outlook) -> None:
-        self.outlook = outlook
+    def announce(self, plan: Plan) -> None:
+        self.plan = plan
         self._came.set()
 
     async def before_answers(self, request: Received) -> web.Response:
@@ -79,10 +79,10 @@ async def runs(library, tmp_path):
 
 
 async def test_a_dry_run_tells_everything_and_writes_nothing(runs, tmp_path):
-    outlook = await runs.outlook()
-    assert (outlook.sources, outlook.before, outlook.unknown, outlook.left) == (4, 0, 0, None)
-    assert outlook.media_seconds == pytest.approx(46.5, abs=0.5)
-    assert str(outlook).startswith("4 sources, 46 s of media; one frame a second: about 47 frames to come")
+    plan = await runs.plan()
+    assert (plan.sources, plan.before, plan.unknown, plan.left) == (4, 0, 0, None)
+    assert plan.media_seconds == pytest.approx(46.5, abs=0.5)
+    assert str(plan).startswith("4 sources, 46 s of media; one frame a second: about 47 frames to come")
     assert not (tmp_path / "out").exists()
 
 
@@ -96,23 +96,23 @@ async def test_a_dry_run_tells_everything_and_writes_nothing(runs, tmp_path):
     ],
 )
 async def test_the_number_of_frames_to_come_follows_from_what_is_chosen(runs, sampling, frames):
-    (choice,) = (await runs.outlook(CaptionOptions(sampling))).choices
+    (choice,) = (await runs.plan(CaptionOptions(sampling))).choices
     assert (choice.name, choice.count) == (sampling.describe(), frames)
 
 
 async def test_what_was_done_before_is_not_to_come_and_the_time_left_is_known(runs):
     await runs.run(limit=2)
-    outlook = await runs.outlook()
-    assert (outlook.sources, outlook.before, outlook.choices[0].count) == (4, 2, 20)
-    assert outlook.left is not None
+    plan = await runs.plan()
+    assert (plan.sources, plan.before, plan.choices[0].count) == (4, 2, 20)
+    assert plan.left is not None
     await runs.run()
-    assert str(await runs.outlook()).endswith("all done before")
+    assert str(await runs.plan()).endswith("all done before")
 
 
 async def test_other_settings_than_in_the_last_run_are_told(runs):
     await runs.run(CaptionOptions(Sampling(fps=1)), limit=1)
-    assert (await runs.outlook(CaptionOptions(Sampling(fps=1)))).changed_settings == ()
-    changed = await runs.outlook(CaptionOptions(Sampling(fps=2), reuse=True))
+    assert (await runs.plan(CaptionOptions(Sampling(fps=1)))).changed_settings == ()
+    changed = await runs.plan(CaptionOptions(Sampling(fps=2), reuse=True))
     assert changed.changed_settings == ("reuse_drift_levels", "reuse_levels", "sampling")
     told = "1 record will show other results than now, as other settings were chosen"
     assert f"{told} (reuse_drift_levels, reuse_levels, sampling)" in str(changed)
@@ -139,8 +139,8 @@ async def test_with_a_limit_what_could_not_be_read_comes_last(runs, library):
     (library / "a-gone.mp4").symlink_to("nowhere")
     first = await runs.run(limit=2)
     assert (first.snapshot.sources, first.failed) == (2, 1)
-    outlook = await runs.outlook(limit=3)
-    assert (outlook.sources, outlook.excluded) == (3, 1)
+    plan = await runs.plan(limit=3)
+    assert (plan.sources, plan.excluded) == (3, 1)
     second = await runs.run(limit=3)
     assert (second.snapshot.sources, second.failed) == (3, 0)
     third = await runs.run(limit=3)
@@ -148,8 +148,8 @@ async def test_with_a_limit_what_could_not_be_read_comes_last(runs, library):
 
 
 async def test_globs_leave_out_paths_and_names(runs):
-    outlook = await runs.outlook(exclude=["*.avi", "*/library/same-*"])
-    assert (outlook.sources, outlook.excluded) == (2, 2)
+    plan = await runs.plan(exclude=["*.avi", "*/library/same-*"])
+    assert (plan.sources, plan.excluded) == (2, 2)
 
 
 async def test_globs_that_leave_nothing_are_refused_before_anything_is_written(runs, tmp_path):
@@ -166,8 +166,9 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
     def known() -> list[Header | None]:
-        files = LedgerSnapshot(tmp_path / "out", [])
-        return [files.header(str(path), file_stat(str(path))) for path in paths]
+        files = [(str(path), file_stat(str(path))) for path in paths]
+        with LedgerReader(tmp_path / "out") as reader:
+            return [file.header for file in look_up(reader.select, files, {})]
 
     assert [header.seconds and round(header.seconds) for header in known()] == [19, 8, 8, 12, None]
     paths[0].write_bytes(paths[1].read_bytes())
@@ -181,16 +182,16 @@ async def test_of_many_small_files_some_headers_are_read_and_the_others_taken_fo
         (library / name).unlink()
     for number in range(20):
         shutil.copy(media / "same-480x270.mp4", library / f"{number}.mp4")
-    all_read = await runs.outlook()
-    monkeypatch.setattr(plan, "SMALL_FILES", 6)
+    all_read = await runs.plan()
+    monkeypatch.setattr(listing, "SMALL_FILES", 6)
     read, read_header = [], DecodePool.read_header
     monkeypatch.setattr(DecodePool, "read_header", lambda pool, path: read.append(path) or read_header(pool, path))
     announced = Announced()
     runs.server.answer = announced.before_answers
     await runs.run(progress=announced)
     assert len(read) == 5  # every fourth
-    assert (announced.outlook.unknown, announced.outlook.estimated) == (0, True)
-    assert announced.outlook.media_seconds == pytest.approx(all_read.media_seconds)
+    assert (announced.plan.unknown, announced.plan.estimated) == (0, True)
+    assert announced.plan.media_seconds == pytest.approx(all_read.media_seconds)
 
 
 async def test_frames_to_come_are_counted_after_an_interruption_whatever_the_frame_rates(runs):
@@ -199,7 +200,7 @@ async def test_frames_to_come_are_counted_after_an_interruption_whatever_the_fra
     announced = Announced()
     runs.server.answer = announced.before_answers
     await runs.run(options, progress=announced, on_record=lambda _: runs.latest.stop())
-    (choice,) = (await runs.outlook(options)).choices
+    (choice,) = (await runs.plan(options)).choices
     rest = await runs.run(options)
     assert choice.count == pytest.approx(rest.snapshot.frames, abs=4)
 

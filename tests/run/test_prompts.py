@@ -14,15 +14,14 @@ from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.decode.clips import ClipCutting
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions, SpeechOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from reelscribe.run.tracks.prompts import (
     fill,
     has_field,
     words_between,
 )
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support import odd_media
 from support.clip_runs import clip_server, records
 from support.fake_torchserve import SPEECH, FakeTorchServe, refused
@@ -148,7 +147,7 @@ async def annotate(
         ClipClient([Server(clips.url)], "clips") as clip_client,
         SpeechClient([Server(speech.url)], "speech") as speech_client,
     ):
-        run = BulkRun([ClipTrack(clip_client, options), TranscriptTrack(speech_client, of_speech)], out)
+        run = Run([ClipTrack(clip_client, options), TranscriptTrack(speech_client, of_speech)], out)
         return await asyncio.wait_for(run.run([str(path) for path in paths]), PATIENCE)
 
 

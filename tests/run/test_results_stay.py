@@ -11,10 +11,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.errors import ServerError, UsageError
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, Received, captions, refused, transcripts
 
 
@@ -29,7 +28,7 @@ def library(media, tmp_path) -> Path:
 async def caption(out: Path, *names: Path) -> int:
     """Caption sources; return how many of them failed."""
     async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        summary = await BulkRun([CaptionTrack(client)], out).run([str(name) for name in names])
+        summary = await Run([CaptionTrack(client)], out).run([str(name) for name in names])
     return summary.failed
 
 
@@ -37,7 +36,7 @@ async def transcribe(out: Path, *names: Path, answer: Answer = transcripts, **op
     """Transcribe sources; return how many of them failed."""
     server = FakeTorchServe(answer, description=SPEECH)
     async with server, SpeechClient([Server(server.url)], "speech") as client:
-        run = BulkRun([TranscriptTrack(client, SpeechOptions(**{"silence_db": None, **options}))], out)
+        run = Run([TranscriptTrack(client, SpeechOptions(**{"silence_db": None, **options}))], out)
         return (await run.run([str(name) for name in names])).failed
 
 
@@ -168,7 +167,7 @@ async def test_what_is_done_is_written_when_the_server_fails(library, tmp_path):
     server = FakeTorchServe(forbidden)
     async with server, CaptionClient([Server(server.url)], "captioner", outage_seconds=0.1) as client:
         (out / "annotations.jsonl").unlink()
-        run = BulkRun([CaptionTrack(client)], out)
+        run = Run([CaptionTrack(client)], out)
         with pytest.raises(ServerError):
             await run.run([str(library / "spoken.mp4")])
     assert list(records(out)) == ["old.avi"]

@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 
-from reelscribe.run.tracks.sender import SourceSender
+from reelscribe.run.tracks.track import SourceSender
 
 
 class Track:
     """Notes what it is to save."""
-
-    held_batches = 1
 
     def __init__(self) -> None:
         self.saved = []

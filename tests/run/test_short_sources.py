@@ -8,7 +8,7 @@ import pytest
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run.bulk import BulkRun
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Gate
 from support.patience import PATIENCE
@@ -46,7 +46,7 @@ async def test_short_sources_share_requests_and_have_records_of_their_own(clips,
     gate = Gate()
     async with FakeTorchServe(gate) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = CountingTrack(client, expected=len(clips))
-        running = asyncio.create_task(BulkRun([track], tmp_path / "out").run(clips))
+        running = asyncio.create_task(Run([track], tmp_path / "out").run(clips))
         await asyncio.wait_for(track.all_sent.wait(), PATIENCE)
         gate.open.set()
         assert (await asyncio.wait_for(running, PATIENCE)).failed == 0

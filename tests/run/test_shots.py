@@ -14,10 +14,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.plan import Outlooks
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.listing import Listing
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.shots import ShotOptions, ShotTrack
 from support.decoding import MISBEHAVING
 from support.fake_torchserve import FakeTorchServe, captions
@@ -47,7 +46,7 @@ def out(tmp_path) -> Path:
 
 
 async def find_shots(out: Path, *paths: Path, **options) -> Summary:
-    run = BulkRun([ShotTrack(ShotOptions(**options))], out)
+    run = Run([ShotTrack(ShotOptions(**options))], out)
     return await asyncio.wait_for(run.run([str(path) for path in paths]), PATIENCE)
 
 
@@ -76,15 +75,15 @@ def test_the_command_needs_no_server_and_writes_the_shots_of_each_source(clip, m
 
 
 async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, media, out, monkeypatch):
-    async def never(*_) -> None:
+    async def never(*_, **__) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Outlooks, "read_headers", never)  # a short run can end before it has read them
+    monkeypatch.setattr(Listing, "read_headers", never)  # a short run can end before it has read them
     first = await find_shots(out, clip, media / "old.avi")
     before = [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")]
     second = await find_shots(out, clip, media / "old.avi")
     assert [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")] == before
-    (done,), (again,) = first.snapshot.lanes, second.snapshot.lanes
+    (done,), (again,) = first.snapshot.tracks, second.snapshot.tracks
     assert (again.done, again.done_before) == (0.0, pytest.approx(done.done))
 
 
@@ -129,7 +128,7 @@ async def test_a_decode_process_that_dies_costs_nothing(clip, out, monkeypatch):
 async def caption(out: Path, path: Path, server: FakeTorchServe, **options) -> Summary:
     """Caption frames of each shot."""
     async with CaptionClient([Server(server.url)], "captioner") as client:
-        run = BulkRun([CaptionTrack(client, CaptionOptions(**options))], out)
+        run = Run([CaptionTrack(client, CaptionOptions(**options))], out)
         return await asyncio.wait_for(run.run([str(path)]), PATIENCE)
 
 
@@ -156,7 +155,7 @@ async def test_an_interrupted_run_goes_on_with_the_shots_that_it_had_found(tmp_p
 
     options = CaptionOptions(Sampling(per_shot=1), frames_per_request=1)
     async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        run = BulkRun([CaptionTrack(client, options)], out)
+        run = Run([CaptionTrack(client, options)], out)
         running = asyncio.create_task(run.run([str(path)]))
         for _ in range(2):  # as many as are sent at once to one worker
             await server.arrivals.get()

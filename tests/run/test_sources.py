@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reelscribe.contract.source import MEDIA_SUFFIXES
+from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
-from reelscribe.run.sources import find_sources
+from reelscribe.run.sources import check_names, find_sources
 
 
 @pytest.fixture
@@ -34,14 +34,15 @@ def test_where_sound_is_wanted_files_of_sound_alone_are_found_too(library):
     assert {str(library / "speech.WAV"), str(library / "deep" / "song.ogg")} <= set(found)
 
 
-def test_files_and_globs_stand_in_order_and_once(library):
+def test_files_and_globs_stand_in_order(library):
     text = str(library / "notes.txt")
-    found = find_sources([text, str(library / "*.mp4"), str(library / "deep" / ".." / "b.mp4")])
-    assert found == [text, str(library / "b.mp4")]
+    again = str(library / "deep" / ".." / "b.mp4")
+    found = find_sources([text, str(library / "*.mp4"), again])
+    assert list(found) == [text, str(library / "b.mp4"), again]
 
 
 def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
-    found = find_sources([str(library / "**")])
+    found = set(find_sources([str(library / "**")]))
     assert sorted(os.path.relpath(path, library) for path in found) == ["a.MKV", "b.mp4", "deep/er/c.webm", "notes.txt"]
 
 
@@ -59,4 +60,13 @@ def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reas
     (library / "empty").mkdir()
     monkeypatch.chdir(library)
     with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
-        find_sources(["b.mp4", name])
+        check_names(["b.mp4", name], VIDEO_SUFFIXES)
+
+
+def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tmp_path):
+    names = ["a/1.mp4", "a/b/2.mp4", "a-b.mp4", "a.mp4", "a0.mp4", "b/c-d/3.mp4", "b/c/4.mp4", "b/c.mp4"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    assert list(find_sources([str(tmp_path)])) == sorted(str(tmp_path / name) for name in names)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from reelscribe import BulkRun, Server, SpeechClient, TranscriptTrack
+from reelscribe import Run, Server, SpeechClient, TranscriptTrack
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.options import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
 from support.fake_torchserve import SPEECH, FakeTorchServe
 
 OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
@@ -40,7 +40,7 @@ async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written
     options = SpeechOptions(cutting=Cutting(search_seconds=60.0))
     async with FakeTorchServe(description=SPEECH) as server, SpeechClient([Server(server.url)], "speech") as client:
         with pytest.raises(UsageError, match="search less"):
-            await BulkRun([TranscriptTrack(client, options)], str(tmp_path / "out")).run([str(media / "phrases.ogg")])
+            await Run([TranscriptTrack(client, options)], str(tmp_path / "out")).run([str(media / "phrases.ogg")])
     assert not (tmp_path / "out").exists()
 
 

@@ -2,15 +2,12 @@
 
 import asyncio
 
-import pytest
-
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.patience import PATIENCE
 
@@ -32,17 +29,16 @@ class WatchedClient(CaptionClient):
 
         self.in_flight.acquire = acquire_and_count
 
-    async def caption(self, frames, permit=None):
+    async def request(self, operation, items, permit=None):
         self.calls += 1
-        return await super().caption(frames, permit)
+        return await super().request(operation, items, permit)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_of_the_batches_that_may_not_be_sent_yet_one_request_is_formed(media, tmp_path, stream):
+async def test_of_the_batches_that_may_not_be_sent_yet_one_request_is_formed(media, tmp_path):
     gate, sources = Gate(), ["old.avi", "full-chroma.mkv", "variable-rate.mp4"]
     async with FakeTorchServe(gate) as server, WatchedClient(server, expected=3) as client:
-        options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3, stream=stream)
-        run = BulkRun([CaptionTrack(client, options)], tmp_path)
+        options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3)
+        run = Run([CaptionTrack(client, options)], tmp_path)
         running = asyncio.create_task(run.run([str(media / name) for name in sources]))
         await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more than may be sent
         await gate.wait_for(2)
@@ -60,7 +56,7 @@ async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_u
         return await captions(request)
 
     async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        run = BulkRun([CaptionTrack(client, CaptionOptions(Sampling(every=1), frames_per_request=5))], tmp_path)
+        run = Run([CaptionTrack(client, CaptionOptions(Sampling(every=1), frames_per_request=5))], tmp_path)
         running = asyncio.create_task(run.run([str(media / "old.avi")]))
         for _ in range(2):  # as many as are sent at once to one worker
             await server.arrivals.get()

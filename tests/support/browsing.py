@@ -12,9 +12,8 @@ from threading import Thread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.viewer.browse.serve import serving
 from reelscribe.viewer.content.search_page import SearchPage
 from reelscribe.viewer.index.queries import find_sources, find_texts, rows_in_order, source_row
@@ -72,7 +71,7 @@ async def caption(out: Path, *paths: Path, **options) -> None:
     """Caption videos with a model that is none."""
     async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1), **options))
-        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
+        await Run([track], out, thumbnails=0).run([*map(str, paths)])
 
 
 def names(index: SourceIndex, **filters) -> list[str]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ClipClient
 from reelscribe.decode.clips import ClipCutting
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from support.fake_torchserve import CLIPS, Answer, FakeTorchServe, descriptions
 from support.patience import PATIENCE
 from support.sending import no_waiting
@@ -42,7 +41,7 @@ async def describe(out: Path, paths: Iterable[Path], *servers: FakeTorchServe, *
     """Describe the clips of sources with the model of these servers. A run that hangs fails."""
     with no_waiting():
         async with ClipClient([Server(server.url) for server in servers], "clips") as client:
-            run = BulkRun([ClipTrack(client, options_of(**options))], out)
+            run = Run([ClipTrack(client, options_of(**options))], out)
             return await asyncio.wait_for(run.run([str(path) for path in paths]), PATIENCE)
 
 

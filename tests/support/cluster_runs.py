@@ -6,10 +6,10 @@ from pathlib import Path
 
 from reelscribe._track_specs import ModelSpec
 from reelscribe.client.endpoint import Server
-from reelscribe.cluster.driver import ClusterRun
+from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
@@ -34,13 +34,13 @@ def cluster_run(
     limit: int | None = None,
     requests_in_flight: int = 8,
     retry_failed: bool = False,
-) -> ClusterRun:
+) -> Run:
     """A run that captions."""
     spec = caption_spec(server, requests_in_flight, retry_failed=retry_failed)
-    return ClusterRun([spec], out, cluster, limit=limit)
+    return Run(RemoteNodes([spec], cluster), out, limit=limit, thumbnails=0)
 
 
-async def completed(run: ClusterRun, *names: Path) -> Summary:
+async def completed(run: Run, *names: Path) -> Summary:
     """The outcome of a run. A run that hangs fails."""
     with no_waiting():
         return await asyncio.wait_for(run.run([str(name) for name in names]), PATIENCE)
@@ -49,7 +49,7 @@ async def completed(run: ClusterRun, *names: Path) -> Summary:
 async def on_one_machine(out: Path, *names: Path) -> Summary:
     """The outcome of a run of the same kind without a cluster, with a server of its own."""
     async with FakeTorchServe() as server, AsyncExitStack() as stack:
-        run = BulkRun([await caption_spec(server).open(stack)], out)
+        run = Run([await caption_spec(server).open(stack)], out)
         return await asyncio.wait_for(run.run([str(name) for name in names]), PATIENCE)
 
 

@@ -3,9 +3,10 @@
 import asyncio
 import pickle
 
-from reelscribe.cluster import messages
-from reelscribe.cluster.node import Node
-from reelscribe.cluster.session import NodeLost
+from reelscribe.cluster import mail
+from reelscribe.cluster.remote_node import RemoteNode
+from reelscribe.run import messages
+from reelscribe.run.leases import NodeLost
 
 
 class LocalNode:
@@ -13,7 +14,7 @@ class LocalNode:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.node = Node()
+        self.node = RemoteNode()
         self.told = []
         """All that it was told by the driver."""
         self.ended = asyncio.Event()
@@ -33,16 +34,16 @@ class LocalNode:
     async def begin(self, spec) -> None:
         await self._unless_lost(self.node.begin(sent(spec)))
 
-    async def tell(self, mail) -> None:
-        await self._unless_lost(self.node.tell(sent(mail)))
+    async def tell(self, letters) -> None:
+        await self._unless_lost(self.node.tell(sent(letters)))
         async with self._is_told:
-            self.told += mail
+            self.told += letters
             self._is_told.notify_all()
 
     async def listen(self):
         said = sent(await self._unless_lost(self.node.listen()))
         # In one process a node hears what the driver logs, which would come back as said by the node, and so on.
-        return [message for message in said if not isinstance(message, messages.Said)]
+        return [message for message in said if not isinstance(message, mail.Said)]
 
     async def end(self) -> None:
         await self.node.end()

@@ -10,7 +10,7 @@ import numpy as np
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
+from reelscribe.decode_pool.frames import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from support.decoding import decode_processes
 from support.patience import PATIENCE

@@ -7,7 +7,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.forecast import TimeLeft
 from reelscribe.reporting.meter import NodeSnapshot, Snapshot
-from reelscribe.reporting.outlook import Choice, Outlook
+from reelscribe.reporting.plan import Choice, Plan
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
 
@@ -28,7 +28,7 @@ FRAMES = TrackSnapshot(
     eta_seconds=754.0,
 )
 SOUND = replace(
-    FRAMES, counts="seconds of sound", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
+    FRAMES, counts="seconds of audio", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
 )
 
 SNAPSHOT = Snapshot(
@@ -36,11 +36,9 @@ SNAPSHOT = Snapshot(
     sources_done=2,
     sources_failed=1,
     seconds=60.0,
-    media_hours_per_hour=2.5,
+    media_seconds_per_second=2.5,
     eta_seconds=754.0,
-    lanes=(FRAMES,),
-    stall_p99_ms=1,
-    stall_longest_ms=20,
+    tracks=(FRAMES,),
     eta_plus_minus=120.0,
     sources_before=1,
     sources_copies=1,
@@ -55,7 +53,7 @@ NODES = (
 ON_NODES = replace(SNAPSHOT, nodes=NODES, nodes_lost=2)
 """That of a run over many machines."""
 
-OUTLOOK = Outlook(
+PLAN = Plan(
     sources=5,
     before=1,
     excluded=2,

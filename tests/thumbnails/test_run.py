@@ -12,10 +12,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode_pool import frame_feed
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.decode_pool import frames as frame_commands
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.thumbnails.store import ThumbnailStore
 from support import odd_media
 from support.clip_runs import clip_server, describe
@@ -28,7 +27,7 @@ RESULTS = ("annotations.jsonl", "run.json")
 async def caption(out: Path, *paths: Path, thumbnails: int | None = None, **options) -> None:
     async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = CaptionTrack(client, CaptionOptions(**options))
-        assert not (await BulkRun([track], out, thumbnails=thumbnails).run([*map(str, paths)])).failed
+        assert not (await Run([track], out, thumbnails=thumbnails).run([*map(str, paths)])).failed
 
 
 def thumbnails(out: Path, name: str) -> dict[float, Image.Image]:
@@ -79,7 +78,7 @@ async def test_a_thumbnail_has_the_shape_that_players_show(media, tmp_path):
 
 
 async def test_many_processes_keep_the_thumbnails_of_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(frame_feed, "PORTION_SECONDS", 1e-9)
+    monkeypatch.setattr(frame_commands, "PORTION_SECONDS", 1e-9)
     odd_media.write(tmp_path / "many.mp4", "libx264", range(100), options={"g": "10", "bf": "2"})
     found = []
     for workers in (1, 3):

@@ -15,7 +15,7 @@ import reelscribe
 RUN = """
 async def run(server, out):
     async with reelscribe.CaptionClient([reelscribe.Server(server)], "captioner") as client:
-        await reelscribe.BulkRun([reelscribe.CaptionTrack(client)], Path(out), on_record=display).run([{path!r}])
+        await reelscribe.Run([reelscribe.CaptionTrack(client)], Path(out), on_record=display).run([{path!r}])
 
 await run({url!r}, {out!r})
 """

@@ -15,9 +15,9 @@ from peers.outcome import Recorder
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 
 FRAME = InputSize(224, 224)
 FRAMES_PER_BATCH = 32

@@ -20,15 +20,15 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract import shared_memory
-from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
+from reelscribe.contract.frames import Resize
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 
 
 class RecordedClient(CaptionClient):
@@ -38,13 +38,15 @@ class RecordedClient(CaptionClient):
         super().__init__(servers, model)
         self._recorder = recorder
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
-        """Return the captions of a request, and record its size and the time of the answer."""
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Return the answers of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
-        self._recorder.sent(size_sent(wire.pack({"frames": frames}), self._balancer.memories))
-        captions = await super().caption(frames, permit)
-        self._recorder.answered(len(captions))
-        return captions
+        self._recorder.sent(size_sent(operation.pack(items), self._balancer.memories))
+        answers = await super().request(operation, items, permit)
+        self._recorder.answered(len(answers))
+        return answers
 
 
 @contextmanager
@@ -76,7 +78,7 @@ async def caption(
         captions.extend(caption.text for caption in record.caption_result.captions())
 
     async with RecordedClient([server], model, recorder) as client:
-        await BulkRun([CaptionTrack(client, options)], out, on_record=keep).run(paths)
+        await Run([CaptionTrack(client, options)], out, on_record=keep).run(paths)
     return captions
 
 

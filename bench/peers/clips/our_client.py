@@ -9,25 +9,22 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from lib.command import command_parser
 from lib.delays import Stalls
 from peers.captions.our_client import size_sent
 from peers.outcome import Recorder
-from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import ClipClient
-from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.outcomes import DescribedClip
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 
 
 class RecordedClient(ClipClient):
@@ -37,16 +34,15 @@ class RecordedClient(ClipClient):
         super().__init__(servers, model)
         self._recorder = recorder
 
-    async def describe_clips(
-        self, clips: Sequence[Clip], permit: Permit | None = None
-    ) -> list[ClipDescription | RequestRefused]:
-        """Return the descriptions of a request, and record its size and the time of the answer."""
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Return the answers of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
-        trees: list[Any] = [clip.to_wire() for clip in clips]
-        self._recorder.sent(size_sent(wire.pack({"clips": trees}), self._balancer.memories))
-        descriptions = await super().describe_clips(clips, permit)
-        self._recorder.answered(len(descriptions))
-        return descriptions
+        self._recorder.sent(size_sent(operation.pack(items), self._balancer.memories))
+        answers = await super().request(operation, items, permit)
+        self._recorder.answered(len(answers))
+        return answers
 
 
 async def describe(
@@ -61,7 +57,7 @@ async def describe(
         texts[record.source.path] = [clip.text for clip in described if isinstance(clip, DescribedClip)]
 
     async with RecordedClient([server], "clips", recorder) as client, Stalls.measured() as stalls:
-        await BulkRun([ClipTrack(client, options)], out, on_record=keep).run(paths)
+        await Run([ClipTrack(client, options)], out, on_record=keep).run(paths)
     return [text for path in paths for text in texts[path]], stalls.longest_ms
 
 

@@ -6,7 +6,6 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
@@ -26,12 +25,11 @@ from reelscribe.errors import UsageError, printable
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import TrackSpec
     from reelscribe.cli.options.cluster import ClusterOptions
-    from reelscribe.cluster.driver import ClusterRun
     from reelscribe.export.subtitles import CueSource
-    from reelscribe.reporting.outlook import Outlook
+    from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
     from reelscribe.results.records import Kind
-    from reelscribe.run.bulk import BulkRun, Summary
+    from reelscribe.run.driver import Run, Summary
 
 
 def run_command(
@@ -66,21 +64,18 @@ def run_command(
     check_formats(formats)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
-    if thumbnails and cluster.ray is not None:
-        raise UsageError("--thumbnails and --ray: expected one of them; `reelscribe browse` makes thumbnails later")
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
-        outlook = asyncio.run(_look_ahead(options, cluster, tracks))
+        plan = asyncio.run(_plan(options, cluster, tracks))
         if options.json_log:
-            progress.announce(outlook)
+            progress.announce(plan)
         else:
-            typer.echo(printable(str(outlook)))
+            typer.echo(printable(str(plan)))
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            prepared = _prepared(options, cluster, tracks, display, thumbnails)
-            summary, kinds = asyncio.run(_run(prepared, options.sources, display))
+            summary, kinds = asyncio.run(_run(options, cluster, tracks, display, thumbnails))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     exporting = bool(formats) and not summary.interrupted
@@ -130,70 +125,46 @@ def _report_export(options: RunOptions, progress: Progress, exported: Sequence[P
 
 
 async def _run(
-    prepared: AbstractAsyncContextManager[BulkRun | ClusterRun], sources: list[str], progress: Progress
-) -> tuple[Summary, list[Kind]]:
-    """Return the outcome of a run, and the kinds of annotations that it has made."""
-    async with prepared as run:
-        _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(sources), run.kinds
-
-
-async def _look_ahead(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Outlook:
-    """Find out what the run would do."""
-    if cluster.ray is not None:
-        raise UsageError("--dry-run and --ray: expected one of them; without --ray, it looks from this machine alone")
-    async with _on_this_machine(options, tracks) as run:
-        return await run.outlook(options.sources)
-
-
-def _prepared(
     options: RunOptions,
     cluster: ClusterOptions,
     tracks: Sequence[TrackSpec],
     progress: Progress,
     thumbnails: int | None,
-) -> AbstractAsyncContextManager[BulkRun | ClusterRun]:
-    if cluster.ray is None:
-        return _on_this_machine(options, tracks, progress, thumbnails)
-    return _on_many_machines(options, tracks, progress, cluster)
+) -> tuple[Summary, list[Kind]]:
+    """Return the outcome of a run, and the kinds of annotations that it has made."""
+    async with _opened(options, cluster, tracks, progress, thumbnails) as run:
+        _stop_on_interrupt(run.stop, progress.message)
+        return await run.run(options.sources), run.kinds
+
+
+async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
+    """Find out what the run would do."""
+    async with _opened(options, cluster, tracks) as run:
+        return await run.plan(options.sources)
 
 
 @asynccontextmanager
-async def _on_this_machine(
-    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress | None = None, thumbnails: int | None = 0
-) -> AsyncGenerator[BulkRun, None]:
-    """Yield the run with its clients open."""
-    from reelscribe.run.bulk import BulkRun
+async def _opened(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    specs: Sequence[TrackSpec],
+    progress: Progress | None = None,
+    thumbnails: int | None = 0,
+) -> AsyncGenerator[Run, None]:
+    """Yield the run, on this machine with its clients open, or on the nodes of a cluster."""
+    from reelscribe.run.driver import Run
 
     async with AsyncExitStack() as stack:
-        opened = [await (await track.resolved()).open(stack) for track in tracks]
-        yield BulkRun(
-            opened,
+        archives = cluster.archives()
+        resolved = specs if archives else [await spec.resolved() for spec in specs]
+        yield Run(
+            [await spec.open(stack) for spec in resolved] if cluster.ray is None else cluster.nodes(resolved, archives),
             options.out,
             progress=progress,
             exclude=options.exclude or (),
             limit=options.limit,
             thumbnails=thumbnails,
         )
-
-
-@asynccontextmanager
-async def _on_many_machines(
-    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress, cluster: ClusterOptions
-) -> AsyncGenerator[ClusterRun, None]:
-    """Yield the run with what its nodes shall open."""
-    from reelscribe.cluster.driver import ClusterRun
-
-    archives = cluster.archives()
-    yield ClusterRun(
-        tracks if archives else [await track.resolved() for track in tracks],
-        options.out,
-        cluster.cluster(tracks),
-        archives=archives,
-        progress=progress,
-        exclude=options.exclude or (),
-        limit=options.limit,
-    )
 
 
 def _progress(options: RunOptions) -> Progress:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from reelscribe.errors import ReelscribeError, UsageError, install_command, printable
-from reelscribe.reporting.words import json_event
+from reelscribe.reporting.formatting import json_event
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

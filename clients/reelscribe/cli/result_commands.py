@@ -15,7 +15,7 @@ import typer
 from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.viewer.site import MEDIA_CHOICES, SiteOptions
 
 

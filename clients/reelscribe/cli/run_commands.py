@@ -139,6 +139,10 @@ def shots(run: RunOptions, video: VideoOptions, cluster: ClusterOptions) -> None
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(
-            video.detection(), video.deinterlace, video.decode_workers, run.stall_seconds, run.retry_failed
+            video.detection(),
+            video.deinterlace,
+            video.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
         )
         run_command(run, cluster, None, [ShotSpec(options)])

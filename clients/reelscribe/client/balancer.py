@@ -15,8 +15,8 @@ import stamina
 
 from reelscribe import wire
 from reelscribe._tasks import cancel_all
-from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
+from reelscribe.client.http_session import open_session
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, printable
@@ -84,7 +84,7 @@ class Balancer(Generic[Description]):
             endpoint.memories = self.memories
         self._in_flight = InFlight(requests_in_flight, requests_in_flight)
         self._outage_seconds = outage_seconds
-        self._patient = True
+        self._waits_for_servers = True
         self._recovered = asyncio.Event()
         self._last_death: RequestRefused | None = None
         self._outage_began = 0.0
@@ -146,7 +146,7 @@ class Balancer(Generic[Description]):
 
     def stop_waiting(self) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
-        self._patient = False
+        self._waits_for_servers = False
         self._in_flight.stop_waiting()
         self._recovered.set()
 
@@ -162,8 +162,8 @@ class Balancer(Generic[Description]):
             The answer.
 
         Raises:
-            RequestRefused: The request was refused, and a retry does not help. It is `deadly` if several
-                workers died while they computed it.
+            RequestRefused: The request was refused, and a retry does not help. It has `kills_workers` if
+                several workers died while they computed it.
             ServerError: No server can be used, or the response is not JSON.
         """
         with nullcontext() if permit else await self._in_flight.acquire():
@@ -186,11 +186,11 @@ class Balancer(Generic[Description]):
                     refused_by = endpoint
                     if refusal.status == QUEUE_FULL:
                         self._in_flight.refused()
-                    if refusal.status in WORKER_DIED and not refusal.final:
+                    if refusal.status in WORKER_DIED and not refusal.permanent:
                         deaths += 1
                         self._note_outage()
                         self._last_death = refusal
-                    refusal.deadly = deaths >= MAX_DEATHS
+                    refusal.kills_workers = deaths >= MAX_DEATHS
                     raise
                 except AccessRefused as refusal:
                     # If the key file has another key now, the retry uses that, and the server need not be left out.
@@ -205,10 +205,10 @@ class Balancer(Generic[Description]):
 
     def _may_succeed_later(self, error: Exception) -> bool:
         if isinstance(error, RequestRefused):
-            return error.status in TRANSIENT and not error.final and not error.deadly
+            return error.status in TRANSIENT and not error.permanent and not error.kills_workers
         if isinstance(error, AccessRefused):
-            return error.temporary and self._patient
-        return isinstance(error, ServerUnreachable) and self._patient
+            return error.temporary and self._waits_for_servers
+        return isinstance(error, ServerUnreachable) and self._waits_for_servers
 
     async def _least_loaded(self, refused_by: Endpoint[Description] | None) -> Endpoint[Description]:
         """Wait until endpoints are usable, and return the one with the fewest outstanding requests per worker.
@@ -216,7 +216,7 @@ class Balancer(Generic[Description]):
         If possible, it is not `refused_by`: a server that refuses requests immediately would always have the fewest.
         """
         while not (usable := [endpoint for endpoint in self._endpoints if endpoint.outage is None]):
-            if not self._patient:
+            if not self._waits_for_servers:
                 raise ServerUnreachable(f"no server can be used: {self.waiting_for}")
             self._recovered.clear()
             try:
@@ -268,7 +268,7 @@ async def _describe(endpoint: Endpoint[Any]) -> None:
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, RequestRefused) and error.status in TRANSIENT and not error.final
+    return isinstance(error, RequestRefused) and error.status in TRANSIENT and not error.permanent
 
 
 def _check_same_model(descriptions: Sequence[Description]) -> None:

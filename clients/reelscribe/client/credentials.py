@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import aiohttp
 
-from reelscribe.client.answers import ask
+from reelscribe.client.http_session import ask
 from reelscribe.errors import ServerError, UsageError
 
 RENEW_SECONDS = 60.0

@@ -12,9 +12,16 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 
 from reelscribe import wire
-from reelscribe.client.answers import REDIRECTS, RawAnswer, ask, parse_json
 from reelscribe.client.credentials import Credentials
-from reelscribe.client.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
+from reelscribe.client.http_session import (
+    HTTPS_ONLY,
+    REDIRECTS,
+    RawAnswer,
+    ask,
+    check_trusted_certificates,
+    parse_json,
+    unreachable,
+)
 from reelscribe.contract import shared_memory
 from reelscribe.contract.model import ModelDescription
 from reelscribe.errors import (
@@ -263,7 +270,7 @@ class Endpoint(Generic[Description]):
         value = value if isinstance(value, dict) else {}
         error = value.get("error")
         if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or ran out of memory
-            return RequestRefused(status, _message(error), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
+            return RequestRefused(status, _message(error), permanent=status not in (QUEUE_FULL, OUT_OF_MEMORY))
         message = _message(value) if "message" in value else printable(" ".join(text[:2000].split())[:200])
         if status in TRANSIENT:
             return RequestRefused(status, message)

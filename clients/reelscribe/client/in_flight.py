@@ -81,7 +81,7 @@ class InFlight:
         self._used = 0
         self._waiters: list[_Waiter] = []
         self._full = False
-        """Whether requests have waited in this round because of the limit."""
+        """True if requests have waited in this round because of the limit."""
         self._initialized = self._stopped = False
         self._raised = self._backed_off = False
         self._best_rate = 0.0
@@ -111,7 +111,7 @@ class InFlight:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop_waiting` was called."""
+        """True if `stop_waiting` was called."""
         return self._stopped
 
     async def acquire(self, fewer_than: Callable[[], float] = _any_number) -> Permit:

@@ -1,70 +1,47 @@
-"""Clients of captioners and speech models, which return an answer or an error for each frame or chunk."""
+"""Clients of captioners, speech models and clip models, which return an answer or an error for each item."""
 
 from __future__ import annotations
 
 import reprlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Self
 
-import numpy as np
-
-from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
+from reelscribe.client.operations import (
+    ItemAnswer,
+    Items,
+    Operation,
+    captioning,
+    describing_clips,
+    transcribing,
+)
 from reelscribe.contract.clips import Clip, ClipDescription
-from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
+from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, brief
-
-T = TypeVar("T")
-Items = TypeVar("Items", bound="_Items")
-
-_SILENCE = "a second of silence"
+from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
 
 
-class _Items(Protocol):
-    """The items of a request: an array of frames, or a sequence of chunks."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: slice, /) -> Self: ...
-
-
-@dataclass(frozen=True)
-class _Operation(Generic[Items, T]):
-    """A kind of request to a model."""
-
-    pack: Callable[[Items], list[wire.Segment]]
-    """Packs items into the body of a request."""
-    parse: Callable[[Any, int], list[T]]
-    """Parses the JSON of a response to a request with this many items; raises TypeError, KeyError or ValueError for
-    JSON that is not such a response."""
-    harmless: Items
-    """A single item that every working model answers."""
-    harmless_name: str
-    """Name of the harmless item in error messages."""
-    permit: Permit | None
-    """Permit of the caller for all that is sent; None if each request takes one."""
-
-
-class ModelClient(ABC, Generic[Description]):
+class ModelClient(Generic[Description]):
     """A model on one or several servers. Use it as an asynchronous context manager.
 
     Callers may await any number of requests concurrently, because the client limits the number of requests in flight.
+    `request` sends any operation; the clients below have a method for theirs.
     """
+
+    description_type: type[Description]
+    """The description of this kind of model."""
 
     def __init__(
         self,
         servers: Sequence[Server],
         model: str,
+        description_type: type[Description] | None = None,
         *,
         requests_in_flight: int = REQUESTS_IN_FLIGHT,
         request_seconds: float | None = None,
@@ -75,12 +52,15 @@ class ModelClient(ABC, Generic[Description]):
         Args:
             servers: The servers; at least one.
             model: Name that the model has on all of them.
+            description_type: The description of this kind of model; None for that of the class.
             requests_in_flight: Limit on the number of requests in flight. After `describe`, there are at first two for
                 each worker, and later more if they raise throughput.
             request_seconds: Timeout of a request in seconds, after which it is sent again; None for the compute time
                 that the server allows, plus some time in the queue.
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
+        if description_type:
+            self.description_type = description_type
         self.requests_in_flight = requests_in_flight
         """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
@@ -88,15 +68,11 @@ class ModelClient(ABC, Generic[Description]):
         self._balancer = Balancer(
             servers,
             model,
-            self._read_description,
+            self.description_type.from_json,
             requests_in_flight=requests_in_flight,
             request_seconds=request_seconds,
             outage_seconds=outage_seconds,
         )
-
-    @abstractmethod
-    def _read_description(self, value: Any) -> Description:
-        """Parse the JSON of a description. Raises ServerError if it describes another kind of model."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,40 +148,54 @@ class ModelClient(ABC, Generic[Description]):
         """
         self._balancer.stop_waiting()
 
-    async def _run(self, items: Items, operation: _Operation[Items, T]) -> list[T | RequestRefused]:
-        """Return the answer for each item, or the error because of which it has none.
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Send items in one request, and return the answer for each, or the error because of which it has none.
 
         A request that kills workers is halved until the items that kill them are found.
 
+        Args:
+            operation: What the model is asked.
+            items: The items, at least one. They must not change until this returns.
+            permit: A permit from `permit`, which the caller gives back; None to wait for one.
+
         Raises:
-            NothingAnswered: The harmless item was not answered either.
+            NothingAnswered: The operation's probe was not answered either.
             ServerError: No server can be used, or a response is malformed.
         """
         try:
-            return [*await self._send(items, operation)]
+            return [*await self._send(operation, items, permit)]
         except RequestRefused as refusal:
-            if refusal.deadly and len(items) > 1:
+            if refusal.kills_workers and len(items) > 1:
                 half = len(items) // 2
-                return [*await self._run(items[:half], operation), *await self._run(items[half:], operation)]
-            if not refusal.deadly and not refusal.final:
+                return [
+                    *await self.request(operation, items[:half], permit),
+                    *await self.request(operation, items[half:], permit),
+                ]
+            if not refusal.kills_workers and not refusal.permanent:
                 raise
-            await self._check_harmless(operation, refusal)
+            await self._check_probe(operation, refusal, permit)
             return [refusal] * len(items)
 
-    async def _check_harmless(self, operation: _Operation[Items, T], refusal: RequestRefused) -> None:
-        """Raise NothingAnswered if the model does not answer a harmless item either.
+    async def _check_probe(
+        self, operation: Operation[Items, ItemAnswer], refusal: RequestRefused, permit: Permit | None
+    ) -> None:
+        """Raise NothingAnswered if the model does not answer the probe either.
 
         Without this check, a broken server would make all sources of a library fail.
         """
         try:
-            await self._send(operation.harmless, operation)
+            await self._send(operation, operation.probe, permit)
         except RequestRefused as error:
             raise NothingAnswered(
-                f"a request failed ({refusal}), and then {operation.harmless_name} too ({error}); see the server's log"
+                f"a request failed ({refusal}), and then {operation.probe_name} too ({error}); see the server's log"
             ) from None
 
-    async def _send(self, items: Items, operation: _Operation[Items, T]) -> list[T]:
-        answer = await self._balancer.send(operation.pack(items), len(items), operation.permit)
+    async def _send(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None
+    ) -> list[ItemAnswer]:
+        answer = await self._balancer.send(operation.pack(items), len(items), permit)
         try:
             answers = operation.parse(answer.value, len(items))
         except (TypeError, KeyError, ValueError) as error:
@@ -216,6 +206,8 @@ class ModelClient(ABC, Generic[Description]):
 
 class CaptionClient(ModelClient[CaptionerDescription]):
     """A captioner on one or several servers. Use it as an asynchronous context manager."""
+
+    description_type = CaptionerDescription
 
     async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
         """Caption frames in one request.
@@ -235,18 +227,13 @@ class CaptionClient(ModelClient[CaptionerDescription]):
             ServerError: No server can be used, or a response is malformed.
             UsageError: The array has another shape or dtype, or is empty.
         """
-        frames = frame_batch(frames)
-        description = self._balancer.description
-        size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
-        black = np.zeros((1, size.height, size.width, 3), np.uint8)
-        return await self._run(frames, _Operation(_pack_frames, _parse_captions, black, "a black frame", permit))
-
-    def _read_description(self, value: Any) -> CaptionerDescription:
-        return CaptionerDescription.from_json(value)
+        return await self.request(captioning(self._balancer.description), frame_batch(frames), permit)
 
 
 class SpeechClient(ModelClient[SpeechDescription]):
     """A speech model on one or several servers. Use it as an asynchronous context manager."""
+
+    description_type = SpeechDescription
 
     async def transcribe(
         self,
@@ -272,27 +259,14 @@ class SpeechClient(ModelClient[SpeechDescription]):
             NothingAnswered: A second of silence was not answered either.
             ServerError: No server can be used, or a response is malformed.
         """
-        settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
-
-        def pack(chunks: Sequence[SampleArray]) -> list[wire.Segment]:
-            return wire.pack({**settings, "chunks": list(chunks)})
-
-        silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
-        operation = _Operation(pack, partial(_parse_transcripts, self._languages(options)), silence, _SILENCE, permit)
-        return await self._run(chunks, operation)
-
-    def _languages(self, options: TranscriptionOptions | None) -> frozenset[str | None] | None:
-        """Return what an answer may name as its language; None for anything, before `describe`."""
-        known = self._balancer.description
-        asked = options.language if options else None
-        return frozenset({*known.languages, known.language, asked, None}) if known else None
-
-    def _read_description(self, value: Any) -> SpeechDescription:
-        return SpeechDescription.from_json(value)
+        operation = transcribing(self._balancer.description, sample_rate, options)
+        return await self.request(operation, chunks, permit)
 
 
 class ClipClient(ModelClient[ClipModelDescription]):
     """A clip model on one or several servers. Use it as an asynchronous context manager."""
+
+    description_type = ClipModelDescription
 
     async def describe_clips(
         self, clips: Sequence[Clip], permit: Permit | None = None
@@ -312,42 +286,4 @@ class ClipClient(ModelClient[ClipModelDescription]):
             NothingAnswered: A black clip was not answered either.
             ServerError: No server can be used, or a response is malformed.
         """
-        description = self._balancer.description
-        size = description.budget.frame_size(4, 224, 224) if description else InputSize(224, 224)
-        black = Clip(np.zeros((4, size.height, size.width, 3), np.uint8), [0.0, 0.5, 1.0, 1.5])
-        harmless: Sequence[Clip] = [black]
-        return await self._run(clips, _Operation(_pack_clips, _parse_descriptions, harmless, "a black clip", permit))
-
-    def _read_description(self, value: Any) -> ClipModelDescription:
-        return ClipModelDescription.from_json(value)
-
-
-def _pack_frames(frames: FrameArray) -> list[wire.Segment]:
-    return wire.pack({"frames": frames})
-
-
-def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ValueError(f'expected a list of {count} captions with "text" and "avg_logprob"')
-    return [FrameCaption.from_json(caption) for caption in value]
-
-
-def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
-    trees: list[Any] = [clip.to_wire() for clip in clips]
-    return wire.pack({"clips": trees})
-
-
-def _parse_descriptions(value: Any, count: int) -> list[ClipDescription]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ValueError(f"expected a list of {count} descriptions")
-    return [ClipDescription.from_json(description) for description in value]
-
-
-def _parse_transcripts(languages: Collection[str | None] | None, value: Any, count: int) -> list[ChunkTranscript]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ValueError(f"expected a list of {count} transcripts")
-    transcripts = [ChunkTranscript.from_json(transcript) for transcript in value]
-    for transcript in transcripts:
-        if languages is not None and transcript.language not in languages:
-            raise ValueError(f"language: expected one that the model has described, not {brief(transcript.language)}")
-    return transcripts
+        return await self.request(describing_clips(self._balancer.description), clips, permit)

@@ -1,7 +1,7 @@
-"""A run over many machines, whose results are byte for byte those of one.
+"""Nodes of a run on other machines, whose results are byte for byte those of one machine.
 
-`driver.ClusterRun` is the entry. The driver lists the sources (listing.py) and leases them to nodes (leases.py); it
-alone writes the ledger. A node (node.py) annotates what is leased to it on the main path of a run on one machine, with
-a link to the ledger in place of the ledger (store_link.py). What both tell each other is in messages.py, and figures.py
-adds up how the nodes are. Only ray_cluster.py knows Ray, which places nodes and carries the messages.
+`session.RemoteNodes` are the nodes that a `run.driver.Run` is given. A remote node (remote_node.py) is a node as on one
+machine, with a link to the ledger in place of the ledger (store_link.py); mail.py has what both sides send. serving.py
+and tokens.py are about the models and the servers of nodes. Only ray_cluster.py knows Ray, which places nodes and
+carries the mail.
 """

@@ -22,11 +22,11 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from reelscribe.cluster.messages import Message
-from reelscribe.cluster.node import Node, NodeSpec
+from reelscribe.cluster.mail import Message
+from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
 from reelscribe.cluster.serving import Archive
-from reelscribe.cluster.session import NodeLost
 from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
+from reelscribe.run.leases import NodeLost
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the nodes of the cluster."""
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeActor:
-    """The actor on a node: a `Node` whose messages are pickled here, which is faster than what Ray does with them."""
+    """The actor on a node: a `RemoteNode` whose mail is pickled here, which is faster than what Ray does with it."""
 
     def __init__(self, *, own_threads: bool) -> None:
         """Begin with nothing to do.
@@ -58,7 +58,7 @@ class NodeActor:
         """
         if not own_threads:
             os.environ.pop("OMP_NUM_THREADS", None)
-        self._node = Node()
+        self._node = RemoteNode()
 
     async def version(self) -> str:
         """Return the version of the node."""

@@ -1,4 +1,4 @@
-"""What the driver has with one node, from its start to its end; and what it needs of nodes and their cluster.
+"""The driver's side of nodes on other machines: a session with each, and all of them as the nodes of a run.
 
 The leases of a node belong to its session. When the driver gives a node up, the session is over: nobody reads what the
 node says from then on, so a node that was given up for dead and is not changes nothing.
@@ -7,41 +7,39 @@ node says from then on, so a node that was given up for dead and is not changes 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import logging
+import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol, Self
 
-from reelscribe._tasks import Reservation, cancel_all
-from reelscribe.cluster import messages
-from reelscribe.cluster.figures import NodeFigures
-from reelscribe.cluster.messages import Message
-from reelscribe.cluster.node import NodeSpec, version
+from reelscribe._tasks import Reservation, Reservations, cancel_all
+from reelscribe._track_specs import TrackSpec
+from reelscribe.client.http_session import open_session
+from reelscribe.cluster import mail
+from reelscribe.cluster.mail import Message
+from reelscribe.cluster.remote_node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
-from reelscribe.errors import NodeRefused
-from reelscribe.results.ledger import Ledger
+from reelscribe.cluster.tokens import CurrentTokens, without_tokens
+from reelscribe.errors import NodeRefused, OutputError, ReelscribeError
+from reelscribe.run.leases import NodeLost
+from reelscribe.run.messages import ToNode
+from reelscribe.run.node import Destination, OnMessage
 from reelscribe.run.store import Store
+from reelscribe.thumbnails.store import ThumbnailStore
 
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of a node after which it is given up. A node that is well answers every second."""
 
-COMING_SECONDS = 60.0
-"""Seconds for which a node that starts, or was lost, is waited for where others cannot do something."""
-
-LOSSES_IN_A_ROW = 3
-"""Number of times that a node may be lost without having done a source, until it is not started again. Losses with a
-source that is suspected to be the cause do not count.
-"""
-
 _METHODS = frozenset(name for name in vars(Store) if not name.startswith("_")) - {"find_digest", "hold"}
 """The methods of the ledger that a node may call: those of `Store`. Digests come with leases, and `hold` is no call."""
 
-
-class NodeLost(Exception):
-    """A node has died, or does not answer any more."""
+_log = logging.getLogger(__name__)
 
 
 class NodeHandle(Protocol):
-    """A node, as the driver reaches it. Its methods raise NodeLost; `node.Node` describes those of the same names."""
+    """The calls of a node on another machine, which raise NodeLost; `remote_node.RemoteNode` describes them."""
 
     name: str
     """What people know the machine by; it is the same when a node is started there again."""
@@ -85,31 +83,30 @@ class Cluster(Protocol):
 
 
 class NodeSession:
-    """One node at work."""
+    """One node at work; see `run.node.NodeConnection`."""
 
     def __init__(
         self,
         node: NodeHandle,
-        figures: NodeFigures,
-        ledger: Ledger,
-        *,
-        heard: Callable[[NodeSession, Message], None],
-        broken: Callable[[BaseException], None],
+        spec: NodeSpec,
+        destination: Destination,
+        reservations: Reservations,
+        archives: Archives | None = None,
     ) -> None:
         """Prepare a session.
 
         Args:
             node: The node.
-            figures: What is told of it.
-            ledger: The ledger, for the calls of the node.
-            heard: Called with each message of the node that is no call.
-            broken: Called with the error of a call, after which the run cannot go on.
+            spec: What it shall do.
+            destination: The place for what it makes.
+            reservations: The contents that nodes have reserved.
+            archives: The archives that it serves by itself; None if other servers do.
         """
-        self.node, self.figures = node, figures
-        self.is_ready = False
-        """Whether sources can be leased to it."""
-        self.decode_processes = 0
-        self._ledger, self._heard, self._broken = ledger, heard, broken
+        self._node, self._spec, self._archives = node, spec, archives
+        self._store, self._reservations = destination.store, reservations
+        self._thumbnails = ThumbnailStore(destination.out)
+        self._pieces: dict[tuple[str, float], bytes] = {}
+        """What has come of thumbnails that are not complete."""
         self._asked: deque[tuple[int, asyncio.Future[Any]]] = deque()
         """The numbers of the calls that the ledger has not answered yet, which answers in this order."""
         self._has_asked = asyncio.Event()
@@ -120,21 +117,21 @@ class NodeSession:
         """The contents that the node has reserved or waits for, by the numbers of its calls."""
 
     @property
+    def read_report(self) -> None:
+        """None, as the node reports its figures by itself."""
+
+    @property
     def name(self) -> str:
         """Name of the node."""
-        return self.node.name
+        return self._node.name
 
-    def send(self, *mail: Message) -> None:
+    def send(self, *messages: ToNode | mail.Tokens) -> None:
         """Tell the node messages, soon and in order."""
-        self._outbox += mail
+        self._outbox += messages
         self._has_mail.set()
 
-    async def run(self, spec: NodeSpec, archives: Archives | None = None) -> None:
-        """Open the node, and listen to it until it is lost. This returns only by an error.
-
-        Args:
-            spec: What it shall do.
-            archives: The archives that it serves by itself; None if other servers do.
+    async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:
+        """Open the node, and listen to it until it is lost; see `NodeConnection.run`.
 
         Raises:
             NodeLost: The node has died, or does not answer any more.
@@ -142,26 +139,34 @@ class NodeSession:
         """
         tasks: list[asyncio.Task[None]] = []
         try:
-            theirs = await self.node.version()
+            theirs = await self._node.version()
             if theirs != version():
                 raise NodeRefused(
                     f"expected {version()}, as where the command runs, got {theirs}; install the same there"
                 )
-            if archives:
-                await archives.send(self.node, self._answered)
-            await self._answered(self.node.begin(spec))
-            tasks = [asyncio.create_task(self._send_mail()), asyncio.create_task(self._collect_answers())]
+            if self._archives:
+                await self._archives.send(self._node, self._answered)
+            await self._answered(self._node.begin(self._spec))
+            tasks = [asyncio.create_task(self._send_mail()), asyncio.create_task(self._collect_answers(on_broken))]
             while True:
                 for task in tasks:
                     if task.done():
                         task.result()
-                for message in await self._answered(self.node.listen()):
-                    self._take(message)
+                for message in await self._answered(self._node.listen()):
+                    self._take(message, on_message)
         finally:
             for content, reservation in self._holds.values():
-                self._ledger.reservations.release(content, reservation)
+                self._reservations.release(content, reservation)
             self._holds.clear()
             await cancel_all(tasks)
+
+    async def end(self) -> None:
+        """End the node."""
+        await self._node.end()
+
+    def as_error_of_the_run(self, error: ReelscribeError) -> ReelscribeError:
+        """Return the same error with the name of the node."""
+        return mail.Failed(type(error).__name__, f"node {self.name}: {error}").error()
 
     async def _answered(self, call: Any) -> Any:
         try:
@@ -174,29 +179,48 @@ class NodeSession:
             await self._has_mail.wait()
             self._has_mail.clear()
             while self._answers or self._outbox:
-                answers = messages.cut(self._answers, messages.MOST_BYTES // 2)
-                mail = messages.cut(self._outbox, messages.MOST_BYTES // 2)
-                await self._answered(self.node.tell([*([messages.Answers(answers)] if answers else []), *mail]))
+                answers = mail.cut(self._answers, mail.MOST_BYTES // 2)
+                letters = mail.cut(self._outbox, mail.MOST_BYTES // 2)
+                await self._answered(self._node.tell([*([mail.Answers(answers)] if answers else []), *letters]))
 
-    def _take(self, message: Message) -> None:
-        if not isinstance(message, messages.Call):
-            self._heard(self, message)
-        elif message.method == "hold":
-            self._hold(message.number, *message.arguments)
-        elif message.method == "release" and (held := self._holds.pop(message.arguments[0], None)):
-            self._ledger.reservations.release(*held)
-        elif message.method in _METHODS:
-            self._asked.append((message.number, getattr(self._ledger, message.method)(*message.arguments)))
-            self._has_asked.set()
+    def _take(self, message: Message, on_message: OnMessage) -> None:
+        match message:
+            case mail.Call(number, "hold", arguments):
+                self._hold(number, *arguments)
+            case mail.Call(_, "release", (number,)) if number in self._holds:
+                self._reservations.release(*self._holds.pop(number))
+            case mail.Call(number, method, arguments) if method in _METHODS:
+                self._asked.append((number, getattr(self._store, method)(*arguments)))
+                self._has_asked.set()
+            case mail.Call(_, method):
+                raise NodeLost(f"it called {method!r}, which no node may call")
+            case mail.ThumbnailPiece():
+                self._keep_thumbnail(message)
+            case mail.Said(level, text):
+                _log.log(level, "node %s: %s", self.name, text)
+            case mail.Lost(why):
+                raise NodeLost(why)
+            case mail.Failed():
+                raise message.error()
+            case _:
+                on_message(message)  # type: ignore[arg-type]  # a node sends no message of a driver
+
+    def _keep_thumbnail(self, piece: mail.ThumbnailPiece) -> None:
+        """Keep a thumbnail when its last piece has come. One that cannot be kept is none, as on one machine."""
+        key = piece.sha256, piece.seconds
+        webp = self._pieces.pop(key, b"") + piece.webp
+        if piece.is_last:
+            with suppress(OutputError):
+                self._thumbnails.write(*key, webp)
         else:
-            raise NodeLost(f"it called {message.method!r}, which no node may call")
+            self._pieces[key] = webp
 
     def _hold(self, number: int, sha256: str) -> None:
-        reservation = self._ledger.reservations.reserve(sha256)
+        reservation = self._reservations.reserve(sha256)
         self._holds[number] = sha256, reservation
         reservation.add_done_callback(lambda _: self._answer(number, None))
 
-    async def _collect_answers(self) -> None:
+    async def _collect_answers(self, on_broken: Callable[[BaseException], None]) -> None:
         """Take the answers of the ledger, as many at once as it gives: with a callback for each they take longer."""
         while True:
             await self._has_asked.wait()
@@ -206,7 +230,7 @@ class NodeSession:
                 while self._asked and self._asked[0][1].done():
                     number, future = self._asked.popleft()
                     if error := future.exception():
-                        self._broken(error)
+                        on_broken(error)
                     else:
                         self._answer(number, future.result())
 
@@ -215,37 +239,56 @@ class NodeSession:
         self._has_mail.set()
 
 
-class ComingNodes:
-    """The nodes that may be ready soon: those that start, and those that were lost and may start again."""
+class RemoteNodes:
+    """The nodes of a run over many machines; see `run.node.Nodes`."""
 
-    def __init__(self) -> None:
-        """Begin without nodes."""
-        self._until: dict[str, float] = {}
-        """Until when each node is waited for, by the clock of the loop."""
-        self._losses: Counter[str] = Counter()
-        """How often each node was lost since it has done a source."""
+    def __init__(self, specs: Sequence[TrackSpec], cluster: Cluster, archives: Archives | None = None) -> None:
+        """Describe the nodes.
 
-    def names(self) -> set[str]:
-        """Return the names of the nodes that have not been waited for in vain."""
-        now = asyncio.get_running_loop().time()
-        return {name for name, until in self._until.items() if until > now}
+        Args:
+            specs: The specifications of the tracks of each node, at least one.
+            cluster: The machines.
+            archives: The models that each node serves by itself; None if the servers of `specs` do.
+        """
+        self._specs, self._cluster, self._archives = specs, cluster, archives
+        self._reservations = Reservations()
+        self._sessions: dict[str, NodeSession] = {}
+        self.takes_audio = any(spec.needs_audio for spec in specs)
+        self.shared_requests = 0 if archives else max((spec.most_requests for spec in specs), default=0)
 
-    def expect(self, name: str) -> None:
-        """Note that a node starts."""
-        self._until[name] = asyncio.get_running_loop().time() + COMING_SECONDS
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._cluster)
+            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(open_session()))
+            renewing = asyncio.create_task(self._renew())
+            stack.push_async_callback(cancel_all, [renewing])
+            self._stack = stack.pop_all()
+        return self
 
-    def forget(self, name: str) -> None:
-        """Note that a node is ready, or never will be."""
-        self._until.pop(name, None)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.aclose()
 
-    def has_done_a_source(self, name: str) -> None:
-        """Note that a node is of use."""
-        self._losses[name] = 0
+    async def connections(self, destination: Destination) -> AsyncIterator[NodeSession]:
+        """Yield a session with each node that can be used."""
+        async for node in self._cluster.nodes():
+            spec = NodeSpec(
+                without_tokens(self._specs),
+                os.getcwd(),
+                await self._tokens.read(),
+                self._archives.all if self._archives else (),
+                destination.thumbnails,
+            )
+            session = NodeSession(node, spec, destination, self._reservations, self._archives)
+            self._sessions[node.name] = session
+            yield session
 
-    def lost(self, name: str, *, with_suspect: bool) -> bool:
-        """Note that a node was lost, maybe by the fault of a suspect. Returns whether it may start again."""
-        self._losses[name] += not with_suspect
-        if self._losses[name] >= LOSSES_IN_A_ROW:
-            return False
-        self.expect(name)
-        return True
+    def free(self, name: str) -> None:
+        """Note that a node is not used any more, and may be yielded again."""
+        self._sessions.pop(name, None)
+        self._cluster.free(name)
+
+    async def _renew(self) -> None:
+        """Tell nodes the tokens when they change, until cancelled."""
+        async for tokens in self._tokens.changes():
+            for session in self._sessions.values():
+                session.send(mail.Tokens(tokens))

@@ -8,19 +8,20 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from reelscribe.cluster.messages import Call, Lease
+from reelscribe.cluster.mail import Call
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind
+from reelscribe.run.messages import Lease
 
 
 class StoreLink:
     """The ledger as a node sees it; see `run.store.Store`.
 
-    What the ledger knows about a leased source has come with the lease, so a source that is done needs no answer but
-    the last one. All other calls go to the driver, which makes them in this order.
+    The digest of a leased source has come with the lease. All other calls go to the driver, which makes them in this
+    order.
     """
 
     def __init__(self, call: Callable[[Call], None]) -> None:
@@ -33,22 +34,16 @@ class StoreLink:
         self._numbers = count()
         self._open: dict[int, asyncio.Future[Any]] = {}
         """The calls that are not answered yet, by their numbers."""
-        self._leases: dict[str, Lease] = {}
-        """What came with the leases of sources that are not done, by their paths."""
-        self._done: dict[str, Mapping[int, Job]] = {}
-        """The jobs of contents that the run leaves as they are, by their digests and then by their settings."""
+        self._digests: dict[str, tuple[str, str | None]] = {}
+        """The `file_stat` and the digest of each leased source, by its path."""
 
     def learn(self, lease: Lease) -> None:
-        """Take note of what the ledger knows about a source."""
-        self._leases[lease.path] = lease
-        if lease.sha256 and lease.is_done:
-            self._done[lease.sha256] = lease.jobs
+        """Take note of what came with a lease, until `forget_lease`."""
+        self._digests[lease.path] = lease.stat, lease.sha256
 
     def forget_lease(self, path: str) -> None:
         """Forget what came with a lease that has ended."""
-        lease = self._leases.pop(path)
-        if lease.sha256:
-            self._done.pop(lease.sha256, None)
+        self._digests.pop(path, None)
 
     def answered(self, answers: Sequence[tuple[int, Any]]) -> None:
         """Pass on answers to those who wait for them."""
@@ -59,8 +54,8 @@ class StoreLink:
 
     async def find_digest(self, path: str, stat: str) -> str | None:
         """Return the digest that came with the lease of a file, if the file has not changed since."""
-        lease = self._leases[path]
-        return lease.sha256 if lease.stat == stat else None
+        known_stat, sha256 = self._digests[path]
+        return sha256 if known_stat == stat else None
 
     def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """See `Ledger.save_digest`."""
@@ -72,10 +67,7 @@ class StoreLink:
 
     @asynccontextmanager
     async def hold(self, sha256: str) -> AsyncGenerator[None, None]:
-        """Reserve a content on all nodes; see `Ledger.hold`. A content that is done needs no reservation."""
-        if sha256 in self._done:
-            yield
-            return
+        """Reserve a content on all nodes; see `Ledger.hold`."""
         number, held = self._call_now("hold", sha256)
         try:
             await held
@@ -85,11 +77,7 @@ class StoreLink:
             self._call(Call(next(self._numbers), "release", (number,)))  # it has no answer
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:
-        """See `Ledger.job`. A job that was done when a source was leased has come with the lease."""
-        if job := self._done.get(sha256, {}).get(settings):
-            known = asyncio.get_running_loop().create_future()
-            known.set_result(job)
-            return known
+        """See `Ledger.job`."""
         return self._ask("job", sha256, settings)
 
     def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:

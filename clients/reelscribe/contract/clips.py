@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.fields import check_types, read_confidence, read_count
 from reelscribe.contract.frames import MAX_SIDE, FrameArray, InputSize, Resample
 
 MAX_ASPECT = 200
 """Limit for the longer side of a frame divided by the other, as in `smart_resize` of the Qwen-VL models."""
 
 ClipStatus = Literal["complete", "truncated"]
-"""Whether a model ended a description by itself, or was stopped at its limit of tokens."""
+"""How a description ended: the model ended it by itself, or was stopped at its limit of tokens."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Clip:
     pts_seconds: Sequence[float]
     """Presentation time of each of the N frames, in seconds."""
     prompt: str | None = None
-    """What the model is asked; None for the prompt of its own settings."""
+    """Question to the model; None for the prompt of its own settings."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the tree that is sent."""
@@ -53,7 +52,7 @@ class ClipBudget:
     """Largest number of pixels of all frames of a clip together; None if `max_pixels` alone limits them. Without
     `whole_clip`, `frame_factor` successive frames count as one, because the model takes them together."""
     whole_clip: bool = False
-    """Whether the sizes of frames are rounded so that the clip as a whole, rather than each frame, keeps the limits."""
+    """True if the sizes of frames are rounded so that the clip as a whole, rather than each frame, keeps the limits."""
     resized_width: int | None = None
     """Width of every frame, in pixels; None if it follows from the limits. It comes with `resized_height`."""
     resized_height: int | None = None
@@ -193,7 +192,7 @@ class ClipDescription:
     text: str
     """The description."""
     status: ClipStatus
-    """Whether the model ended the text by itself."""
+    """How the text ended."""
     tokens: int
     """Number of tokens that the model generated, with the one that ends the text."""
     avg_logprob: float | None = None

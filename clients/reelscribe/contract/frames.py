@@ -10,8 +10,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.fields import check_types, read_confidence, read_count
 from reelscribe.errors import UsageError, brief
 
 FrameArray = NDArray[np.uint8]

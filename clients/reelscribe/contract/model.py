@@ -83,7 +83,7 @@ class ModelDescription:
     response_seconds: float = 120
     """Seconds that a worker may take for one request before TorchServe replaces the worker."""
     engine: str = "torch"
-    """What runs the model, such as "torch" or "ctranslate2"."""
+    """Name of the software that runs the model, such as "torch" or "ctranslate2"."""
     stages: int = 1
     """Number of processes that each worker is split over, 1 or 2."""
     devices: tuple[str, ...] = ()
@@ -224,11 +224,11 @@ class SpeechDescription(ModelDescription):
     """Codes, such as "en", of the languages that a request may name; empty if the model does not say which one
     it knows."""
     tasks: tuple[str, ...]
-    """What a request may ask for: "transcribe", "translate" or both."""
+    """Tasks that a request may name: "transcribe", "translate" or both."""
     language: str | None
     """Language of requests that name none; None if it is detected."""
     word_times: bool
-    """Whether the model can tell when each word was spoken."""
+    """True if the model can tell when each word was spoken."""
     max_chunks: int
     """Largest number of chunks in one request."""
 
@@ -250,13 +250,13 @@ class ClipModelDescription(ModelDescription):
     tuple_fields: ClassVar[tuple[str, ...]] = ("devices",)
 
     prompt: str
-    """What the model is asked about clips whose request does not say it."""
+    """Question to the model about clips whose request has no prompt."""
     still_prompt: str
-    """What it is asked about single pictures."""
+    """Question to the model about single pictures."""
     system_prompt: str
     """Text of the system message; empty for none, or for that of the chat template."""
     allow_prompts: bool
-    """Whether requests may have prompts of their own."""
+    """True if requests may have prompts of their own."""
     budget: ClipBudget
     """How many frames of a clip are sent, and at which size."""
     max_clips: int

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.speech import Word
-from reelscribe.errors import NoPictures, NoSound, printable
+from reelscribe.errors import NoAudio, NoPictures, printable
 
 
 class TimedText:
@@ -113,7 +113,7 @@ class Utterance(TimedText):
     end: float
     """Presentation time at which it ends, in seconds."""
     text: str
-    """What is spoken."""
+    """Text of the speech."""
     language: str | None
     """Code of the language, such as "en"; None if the model does not say which one it knows."""
     no_speech_prob: float | None
@@ -176,9 +176,9 @@ class DescribedClip(TimedText):
     frames: int
     """Number of frames that the model was shown."""
     text: str
-    """What the model says."""
+    """Text that the model has generated."""
     status: ClipStatus
-    """Whether the model ended the text by itself."""
+    """How the text ended."""
     tokens: int
     """Number of tokens of the text, with the one that ends it."""
     avg_logprob: float | None = None
@@ -203,7 +203,7 @@ class ClipFailure(TimedText):
     error: str
     """Message of the error."""
     text: str | None = None
-    """What the model says, if it does not fit the JSON schema; None for other errors."""
+    """Text that the model has generated, if it does not fit the JSON schema; None for other errors."""
 
     @property
     def moment(self) -> tuple[float, str]:
@@ -224,5 +224,5 @@ class SourceError(NamedTuple):
 
     @property
     def is_missing_stream(self) -> bool:
-        """Whether the source has no video or no audio stream at all, so that a retry cannot succeed."""
-        return self.type in (NoPictures.__name__, NoSound.__name__)
+        """True if the source has no video or no audio stream at all, so that a retry cannot succeed."""
+        return self.type in (NoPictures.__name__, NoAudio.__name__)

@@ -76,7 +76,7 @@ class SharedMemory:
             size: Its size in bytes, at least 1.
         """
         self.secret = secrets.token_bytes(_SECRET_BYTES)
-        """What a reference to the memory must hold."""
+        """Secret that a reference to the memory must hold."""
         self.fd = os.memfd_create(_name(self.secret), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -203,12 +203,12 @@ def _open(pid: int, fd: int, secret: bytes) -> int:
 
 
 def _is_named(path: str, secret: bytes) -> bool:
-    """Whether a descriptor in /proc is that of a file with the name of an anonymous file with this secret."""
+    """Return whether a descriptor in /proc is that of a file with the name of an anonymous file with this secret."""
     return hmac.compare_digest(os.fsencode(os.readlink(path)), f"/memfd:{_name(secret)} (deleted)".encode())
 
 
 def _is_sealed(file: int) -> bool:
-    """Whether a file has the seals that only an anonymous file can have."""
+    """Return whether a file has the seals that only an anonymous file can have."""
     return fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS == _SEALS  # OSError for a file on a disk
 
 

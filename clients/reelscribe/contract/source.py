@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
@@ -34,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a media file says, or FFmpeg estimates from it."""
+    """Duration and frame rate that the header of a media file states, or FFmpeg estimates from it."""
 
     seconds: float | None
     """Duration in seconds; None if it is not stated."""
@@ -111,6 +113,58 @@ class Span:
     """For frames, index in the video of the last captioned frame before the range: the first frames of the range reuse
     its caption if they are nearly equal to it. For clips, index of the frame with which the range begins. None for
     audio, and if there is nothing before the range."""
+
+
+def before_entry_point(spans: Sequence[Span], entry_points: Sequence[int]) -> tuple[list[Span], list[Span]]:
+    """Divide spans at the first entry point that lies behind their beginning.
+
+    Args:
+        spans: The spans, in ascending order.
+        entry_points: The numbers at which portions may begin, ascending: ordinals of chosen frames.
+
+    Returns:
+        What is before that entry point, and the rest; if there is none, all spans and nothing.
+    """
+    at = bisect_right(entry_points, spans[0].first) if spans else 0
+    if at == len(entry_points):
+        return list(spans), []
+    point = entry_points[at]
+    before = [
+        replace(span, stop=point if span.stop is None else min(span.stop, point))
+        for span in spans
+        if span.first < point
+    ]
+    rest = [
+        span if span.first >= point else Span(point, span.stop)
+        for span in spans
+        if span.stop is None or span.stop > point
+    ]
+    return before, rest
+
+
+def after(spans: Sequence[Span], stop: int, anchor: int | None) -> list[Span]:
+    """Return the rest of spans of which everything before a number has been read.
+
+    Args:
+        spans: The spans, in ascending order.
+        stop: The number.
+        anchor: `Span.anchor` of a span that begins there.
+    """
+    rest = [span for span in spans if span.stop is None or span.stop > stop]
+    if rest and rest[0].first < stop:
+        rest[0] = Span(stop, rest[0].stop, anchor)
+    return rest
+
+
+def join(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the spans of both, in ascending order; one that begins where another ends continues it."""
+    joined = list[Span]()
+    for span in sorted([*some, *others], key=lambda span: span.first):
+        if joined and joined[-1].stop == span.first:
+            joined[-1] = replace(joined[-1], stop=span.stop)
+        else:
+            joined.append(span)
+    return joined
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import read_list, read_number, read_text
+from reelscribe.contract.fields import read_confidence, read_list, read_number, read_text
 from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]
@@ -31,7 +30,7 @@ class TranscriptionOptions:
     task: str = "transcribe"
     """Either "transcribe" for text in the spoken language, or "translate" for English text."""
     word_times: bool = False
-    """Whether the response has the time of each word."""
+    """True if the response has the time of each word."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the request, without those that are None."""
@@ -61,7 +60,7 @@ class SpeechSegment:
     end: float
     """End, in seconds from the start of the chunk."""
     text: str
-    """What is spoken."""
+    """Text of the speech."""
     words: tuple[Word, ...] | None = None
     """The words with their times; None if the request did not ask for them."""
     avg_logprob: float | None = None

@@ -1,6 +1,7 @@
 """A pool of decode processes.
 
-Each file is read by a process of its own, and a long video by several, while no other file waits for one. So the event
+Each file is read by a process of its own, and a long video by several, while no other file waits for one: it has
+portions, from one entry point to the next. So the event
 loop is never blocked, every core is used, and a codec that crashes or hangs does not stop the run. Frames and samples
 are not copied: the process writes them to shared memory, and the HTTP request is sent from there.
 """
@@ -13,16 +14,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from reelscribe.contract.shared_memory import SharedMemory
-from reelscribe.contract.source import Header, Source, Span
-from reelscribe.decode_pool.digests import DigestQueue
-from reelscribe.decode_pool.portions.merged import Merged
-from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
-from reelscribe.decode_pool.read_source import ReadSource
+from reelscribe.contract.source import Header, Source, Span, after, before_entry_point, join
+from reelscribe.decode_pool.commands import BatchT, DecodedBatch, OpenedT, Portion, ReadCommand
+from reelscribe.decode_pool.digest_queue import DigestQueue
 from reelscribe.decode_pool.slots import Slots
+from reelscribe.decode_pool.watched_process import ATTEMPTS, DecodeProcess
 from reelscribe.errors import DecoderDied, DecoderStalled, StartupError
+
+Item = TypeVar("Item")
 
 STALL_SECONDS = 60.0
 """Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
@@ -65,8 +67,8 @@ class DecodePool:
         self._idle: list[DecodeProcess] = []
         self._all: set[DecodeProcess] = set()
         self._past_seconds = self._past_decoded = 0.0
-        self._lent_at: dict[DecodeProcess, float] = {}
-        self._past_lent = 0.0
+        self._assigned_at: dict[DecodeProcess, float] = {}
+        self._past_assigned = 0.0
         self._divided: dict[ReadSource[Any, Any], Merged[Any]] = {}
         """The sources that several processes can read, with what comes from them."""
         # If all processes computed digests, there would be nothing to send meanwhile.
@@ -74,7 +76,7 @@ class DecodePool:
         self._warnings: set[str] = set()
         self._stopped = False
         self._lacks_processes = False
-        """Whether a process could not be started; then none is started only to help."""
+        """True once a process could not be started; then none is started only to help."""
 
     async def __aenter__(self) -> Self:
         # Nearly every run needs a process, and its imports take longer than all else at the start.
@@ -110,10 +112,10 @@ class DecodePool:
         return self._digests.seconds
 
     @property
-    def lent_seconds(self) -> float:
+    def assigned_seconds(self) -> float:
         """Time in which processes had a file, in seconds, summed over all processes."""
         now = time.monotonic()
-        return self._past_lent + sum(now - began for began in self._lent_at.values())
+        return self._past_assigned + sum(now - began for began in self._assigned_at.values())
 
     def stop(self) -> None:
         """Kill all processes. Reads that are under way, or begin later, raise DecoderDied."""
@@ -153,10 +155,10 @@ class DecodePool:
 
     async def read(
         self,
-        command: ReadCommand[Opened, Batch],
+        command: ReadCommand[OpenedT, BatchT],
         spans: Sequence[Span],
         begun: Callable[[], None] = lambda: None,
-    ) -> AsyncGenerator[Opened | Batch, None]:
+    ) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read spans of a source. If the process dies or hangs, another one reads the rest of the spans.
 
         While there are processes that nobody else waits for, they read portions of the source, too, if it has several.
@@ -183,7 +185,7 @@ class DecodePool:
                         break
                 else:
                     return
-                merged = self._divided[source] = Merged[Opened | Batch]()
+                merged = self._divided[source] = Merged[OpenedT | BatchT]()
                 merged.add(batches)
                 self._share_out()
                 async with aclosing(merged.items()) as items:
@@ -196,8 +198,8 @@ class DecodePool:
                     process.close_file()
 
     async def _read_left(
-        self, source: ReadSource[Opened, Batch], begun: Callable[[], None]
-    ) -> AsyncGenerator[Opened | Batch, None]:
+        self, source: ReadSource[OpenedT, BatchT], begun: Callable[[], None]
+    ) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read the portions of a source that are left, one after the other."""
         while source.is_left:
             try:
@@ -213,7 +215,7 @@ class DecodePool:
                 if source.failure:
                     raise source.failure from None
 
-    async def _read_portion(self, source: ReadSource[Opened, Batch]) -> AsyncGenerator[Opened | Batch, None]:
+    async def _read_portion(self, source: ReadSource[OpenedT, BatchT]) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read one portion of a source with a process that nobody waits for, if there still are both."""
         if self._permits.locked() or not source.is_left:
             return
@@ -252,14 +254,14 @@ class DecodePool:
             async with self._permits:
                 self._share_out()
                 process = await self._idle_or_new(source)
-                self._lent_at[process] = time.monotonic()
+                self._assigned_at[process] = time.monotonic()
                 try:
                     yield process
                 except (DecoderDied, DecoderStalled):
                     self.failures += not self._stopped
                     raise
                 finally:
-                    self._past_lent += time.monotonic() - self._lent_at.pop(process)
+                    self._past_assigned += time.monotonic() - self._assigned_at.pop(process)
                     if process.ready:
                         process.keeps = source if source in self._divided else None
                         self._idle.append(process)
@@ -301,3 +303,131 @@ class DecodePool:
         self._all.discard(process)
         self._past_seconds += process.busy_seconds
         self._past_decoded += process.decoded
+
+
+class ReadSource(Generic[OpenedT, BatchT]):
+    """A source that is being read."""
+
+    def __init__(self, command: ReadCommand[OpenedT, BatchT], spans: Sequence[Span], *, divide: bool) -> None:
+        """Begin before the source is opened.
+
+        Args:
+            command: What to read, and how.
+            spans: The spans to read, in ascending order.
+            divide: Whether to divide the source into portions, if it has entry points.
+        """
+        self._command = command
+        self._failures = 0
+        self._left, self._divide = list(spans), divide
+        self._opened: OpenedT | None = None
+        self._entry_points: Sequence[int] = ()
+        self.failure: DecoderDied | DecoderStalled | None = None
+        """Why the source is given up: every attempt ended with the death of its process, or with one that hung."""
+
+    @property
+    def is_divided(self) -> bool:
+        """True if what is left of it has portions, so that several processes can read it."""
+        return bool(self._entry_points)
+
+    @property
+    def is_left(self) -> bool:
+        """True if there is a portion that nobody reads, and that may still be tried."""
+        return not self.failure and (self._opened is None or bool(self._left))
+
+    async def read_portion(self, process: DecodeProcess) -> AsyncGenerator[OpenedT | BatchT, None]:
+        """Read the next portion. What a process leaves of it when it dies or hangs is read by another one.
+
+        Yields:
+            Facts about the source, unless an earlier process has reported them and read another portion, and the
+            batches of the portion in order. Each batch must be released.
+
+        Raises:
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung. Then
+                `failure` says whether there is another attempt.
+        """
+        wanted, self._left = before_entry_point(self._left, self._entry_points if self.is_divided else ())
+        attempt = self._failures
+        try:
+            items = process.read(self._portion(), wanted)
+            async with aclosing(items):
+                async for item in items:
+                    if isinstance(item, DecodedBatch):
+                        wanted = after(wanted, item.stop, item.anchor)
+                    elif self._opened is None:
+                        wanted = self._open(item, wanted)
+                    elif self._entry_points:
+                        continue
+                    yield item
+        except (DecoderDied, DecoderStalled) as error:
+            self._left = join(self._left, wanted)
+            if attempt == self._failures:  # of processes that end together, as when a disk does not answer, one counts
+                self._failures += 1
+            if self._failures == ATTEMPTS and not self.failure:
+                self.failure = type(error)(f"{error}; like {self._failures - 1} before it")
+            raise
+
+    def _portion(self) -> ReadCommand[OpenedT, BatchT]:
+        portion: Portion = "later" if self.is_divided else "all" if self._opened or not self._divide else "first"
+        return self._command.for_portion(portion, self._opened)
+
+    def _open(self, opened: OpenedT, wanted: Sequence[Span]) -> list[Span]:
+        """Take note of the entry points, and return what the process that has found them reads."""
+        self._opened = opened
+        wanted, rest = before_entry_point(wanted, opened.entry_points)
+        if rest:
+            self._left, self._entry_points = join(self._left, rest), opened.entry_points
+        return wanted
+
+
+class Merged(Generic[Item]):
+    """The items of several generators, as they come. None runs ahead: it goes on when its last item has been used."""
+
+    def __init__(self) -> None:
+        """Begin without generators."""
+        self._coming: dict[asyncio.Future[Item], AsyncGenerator[Item, None]] = {}
+        """The next item of each generator from which one is awaited."""
+        self._closing = False
+        self._arrived = asyncio.Queue[asyncio.Future[Item]]()
+
+    def __len__(self) -> int:
+        """Return how many generators have not ended."""
+        return len(self._coming)
+
+    def add(self, generator: AsyncGenerator[Item, None]) -> None:
+        """Add a generator, which begins at once and is closed with the others. Once they are, it does not begin."""
+        if self._closing:
+            return
+        coming = asyncio.ensure_future(anext(generator))
+        self._coming[coming] = generator
+        coming.add_done_callback(self._arrived.put_nowait)
+
+    async def items(self) -> AsyncGenerator[Item, None]:
+        """Yield the items until all generators have ended. The error of one ends all."""
+        try:
+            while self._coming:
+                arrived = await self._arrived.get()
+                generator = self._coming.pop(arrived)
+                try:
+                    yield arrived.result()
+                except StopAsyncIteration:
+                    continue
+                except BaseException:  # the item was not wanted any more
+                    self._closing = True
+                    await generator.aclose()
+                    raise
+                self.add(generator)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        """Close all generators, and release the batches that have come from them."""
+        self._closing = True
+        for coming in self._coming:
+            coming.cancel()
+        ended: list[Any] = await asyncio.gather(*self._coming, return_exceptions=True)
+        for item in ended:
+            if isinstance(item, DecodedBatch):
+                item.release()
+        for generator in self._coming.values():
+            await generator.aclose()
+        self._coming.clear()

@@ -7,9 +7,7 @@ never written take no memory.
 from __future__ import annotations
 
 import mmap
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -57,47 +55,6 @@ class Slots:
     def close(self) -> None:
         """Close the file. The memory remains as long as processes map it or arrays view it."""
         self.memory.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodedBatch(ABC):
-    """A range of the chosen frames or the clips of a video, or of the samples of its audio, with what is to be sent."""
-
-    first: int
-    """Number of the first frame, clip or sample."""
-    stop: int
-    """Number of the first frame, clip or sample after the batch."""
-    anchor: int | None = None
-    """`Span.anchor` of a span that begins at `stop`."""
-    slot: int | None
-    """Number of the slot that holds the frames or samples to send; None if there are none."""
-    slots: Slots
-    """The shared memory that has the slot."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Size of the frames or samples to send, in bytes."""
-
-    @abstractmethod
-    def _copied(self) -> Self:
-        """Return this batch with copies of its frames or samples, and without a slot."""
-
-    def release(self) -> None:
-        """Give back the slot. The frames or samples in it must not be used afterwards."""
-        if self.slot is not None:
-            self.slots.give_back(self.slot)
-
-    def unless_small(self) -> Self:
-        """Return this batch or, if it fills at most half of its slot, a copy; then the slot is given back.
-
-        Sources of a few frames would otherwise take all slots long before a request is full.
-        """
-        if self.slot is None or 2 * self.nbytes > self.slots.slot_bytes:
-            return self
-        copied = self._copied()
-        self.release()
-        return copied
 
 
 MAX_REQUEST_BYTES = 8 * 10**6

@@ -12,7 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from reelscribe.client.credentials import Credentials
-from reelscribe.client.trust import check_trusted_certificates
+from reelscribe.client.http_session import check_trusted_certificates
 from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
 from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, version_sort_key
 from reelscribe.management.torchserve_api import ANSWER_SECONDS, Api, ServerAddresses

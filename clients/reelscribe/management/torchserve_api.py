@@ -9,9 +9,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from reelscribe.client.answers import ask, open_session, parse_json
 from reelscribe.client.credentials import Credentials
-from reelscribe.client.trust import HTTPS_ONLY, unreachable
+from reelscribe.client.http_session import HTTPS_ONLY, ask, open_session, parse_json, unreachable
 from reelscribe.errors import (
     AccessRefused,
     ModelApiOff,

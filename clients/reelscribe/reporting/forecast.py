@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 Kind = Literal["video", "audio"]
 """What a source is, by the suffix of its name."""
 
+MOST_SINGLE = 100_000
+"""Largest number of waiting sources that are kept one by one. Of more, only their sum is kept, as a million of them
+would fill the memory."""
+
 SIMULATED_SOURCES = 2000
 """Up to this many sources, the queue is simulated, which takes some milliseconds. Beyond, it is so long that the sum of
 all costs says the same."""
@@ -82,6 +86,16 @@ class OpenCost(NamedTuple):
     """Fraction of it (0 to 1) that this run has decoded."""
     seconds: float
     """Time for which it has occupied a process, in seconds."""
+
+
+class SourceCost(NamedTuple):
+    """The cost of a source that is done, or of the part of it that was."""
+
+    size: SourceSize
+    share: float
+    """Fraction of it (0 to 1) that was done."""
+    seconds: float
+    """Time for which it occupied a process, in seconds."""
 
 
 def _extent(features: Vector) -> float:
@@ -219,7 +233,10 @@ class Forecast:
         """
         self.costs = costs or Costs()
         """What sources have cost; it grows with `learn`."""
-        self._workers = workers
+        self.workers = workers
+        """Number of decode processes of the track."""
+        self._more = 0
+        """Number of waiting sources that are not kept one by one."""
         self._waiting: dict[str, tuple[SourceSize, float]] = {}
         self._known: dict[Kind, Vector] = {kind: np.zeros(_FEATURES) for kind in ("video", "audio")}
         """Sums of the features of waiting sources, without the seconds of those whose duration is not known."""
@@ -227,11 +244,6 @@ class Forecast:
         self._durations: dict[Kind, Vector] = {"video": np.zeros(2), "audio": np.zeros(2)}
         """Sums of seconds and megabytes of all sources whose duration has become known."""
         self._longest: list[tuple[float, str]] = []
-
-    @property
-    def waits(self) -> bool:
-        """Whether there are sources that no process has begun."""
-        return bool(self._waiting)
 
     def expect(self, path: str, size: SourceSize, share: float = 1.0) -> None:
         """Add a source, or what has become known about it.
@@ -242,11 +254,21 @@ class Forecast:
             share: Fraction of it that is not done yet (0 to 1).
         """
         self.opened(path)
-        self._waiting[path] = size, share
         self._count(size, share)
         if size.seconds is not None:
             self._durations[size.kind] += size.seconds, size.bytes / 1e6
+        if len(self._waiting) >= MOST_SINGLE:
+            self._more += 1
+            return
+        self._waiting[path] = size, share
+        if size.seconds is not None:
             heapq.heappush(self._longest, (-size.seconds, path))
+
+    def single_out(self, path: str, size: SourceSize, share: float = 1.0) -> None:
+        """Keep a waiting source by itself from now on, because it will be opened soon. The arguments are its own."""
+        if path not in self._waiting and self._more:
+            self._more -= 1
+            self._waiting[path] = size, share
 
     def learn_duration(self, path: str, seconds: float) -> None:
         """Keep the duration of a source that waits; that of any other is not needed."""
@@ -263,7 +285,7 @@ class Forecast:
         return size
 
     def learn(self, size: SourceSize, share: float, seconds: float) -> None:
-        """Learn from a source that is done: this fraction of it occupied a process for so many seconds."""
+        """Learn from a source that is done: this fraction of it (0 to 1) occupied a process for so many seconds."""
         if share > 0:
             self.costs.add(size.kind, self._features(size, share), seconds)
 
@@ -285,7 +307,7 @@ class Forecast:
             The time left; None as long as nothing is known about what sources cost.
         """
         costs = self.costs_with(in_progress)
-        if not self._waiting and not in_progress:
+        if not (self._waiting or self._more or in_progress):
             return TimeLeft(0.0, 0.0)
         if not costs.known:
             return None
@@ -298,9 +320,9 @@ class Forecast:
 
     def _queue(self, begun: Iterable[float], waiting: Mapping[Kind, float], fits: Mapping[Kind, Vector]) -> float:
         """Return the time until the last process has done its last source."""
-        free_at = sorted(begun)[-self._workers :]  # others have been decoded, and wait for answers only
-        free_at += [0.0] * (self._workers - len(free_at))
-        if len(self._waiting) > SIMULATED_SOURCES:
+        free_at = sorted(begun)[-self.workers :]  # others have been decoded, and wait for answers only
+        free_at += [0.0] * (self.workers - len(free_at))
+        if len(self._waiting) + self._more > SIMULATED_SOURCES:
             longest = self._longest_waiting(fits)
             return max(free_at[-1], longest, (sum(free_at) + sum(waiting.values())) / len(free_at))
         heapq.heapify(free_at)

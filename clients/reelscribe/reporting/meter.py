@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
-from statistics import fmean
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Header, Source
-from reelscribe.reporting.forecast import Costs, SourceSize, TimeLeft
-from reelscribe.reporting.limits import Resources
-from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
-from reelscribe.reporting.units import Counts
-
-TICK_SECONDS = 0.01
-"""Seconds between two measurements of the delay of the event loop."""
+from reelscribe.contract.source import Source
+from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceCost, SourceSize, TimeLeft
+from reelscribe.reporting.node_meter import NodeReport
+from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.units import UNITS, Counts
 
 FIRST_FAILURES = 5
 """Number of failed sources that a snapshot names."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,8 +31,8 @@ class NodeSnapshot:
     """Number of sources that are leased to it."""
     sources_done: int
     """Number of sources that it has done."""
-    media_hours_per_hour: float
-    """Hours of video or audio that it annotates per hour."""
+    media_seconds_per_second: float
+    """Seconds of video or audio that it annotates per second."""
     bottleneck: str
     """What limits its speed; empty if nothing is known."""
 
@@ -61,16 +54,12 @@ class Snapshot:
     """Number of sources whose record has an error."""
     seconds: float
     """Seconds since the start of the run."""
-    media_hours_per_hour: float
-    """Hours of video or audio that the run has annotated per hour."""
+    media_seconds_per_second: float
+    """Seconds of video or audio that the run has annotated per second."""
     eta_seconds: float | None
     """Seconds until the run is done; None until something is known about what sources cost."""
-    lanes: tuple[TrackSnapshot, ...]
-    """One for each track. The name `lanes` is a key in ledgers and in --json-log, so it stays."""
-    stall_p99_ms: int
-    """99th percentile of the delays of the event loop, in milliseconds."""
-    stall_longest_ms: int
-    """Longest delay of the event loop, in milliseconds."""
+    tracks: tuple[TrackSnapshot, ...]
+    """One for each track."""
     eta_plus_minus: float | None = None
     """The time left lies within this many seconds of `eta_seconds` with a probability of about 90 %."""
     sources_before: int = 0
@@ -92,7 +81,7 @@ class Snapshot:
     nodes_lost: int = 0
     """How often a node was lost. What was in flight there was done again."""
     all_listed: bool = True
-    """Whether all sources have been found; a run over many machines begins before."""
+    """Whether all sources have been found; a run begins before."""
 
     @property
     def frames(self) -> int:
@@ -107,12 +96,12 @@ class Snapshot:
     @property
     def audio_seconds(self) -> float:
         """Seconds of audio that were transcribed in this run, including silence."""
-        return self._done("seconds of sound")
+        return self._done("seconds of audio")
 
     @property
     def slowest(self) -> TrackSnapshot | None:
         """The track that will need longest; None before the first snapshot of a track."""
-        return max(self.lanes, key=lambda track: track.eta_seconds or 0.0, default=None)
+        return max(self.tracks, key=lambda track: track.eta_seconds or 0.0, default=None)
 
     @property
     def bottleneck(self) -> str:
@@ -125,161 +114,276 @@ class Snapshot:
         return sum(node.is_ready for node in self.nodes)
 
     def _done(self, counts: Counts) -> float:
-        return sum(track.done for track in self.lanes if track.counts == counts)
+        return sum(track.done for track in self.tracks if track.counts == counts)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore a snapshot from the JSON that `asdict` made of it; other fields of the JSON are left out."""
-        known = {field.name: value[field.name] for field in fields(cls)}
-        known["lanes"] = tuple(TrackSnapshot(**track) for track in value["lanes"])
-        known["outage"] = Outage(**value["outage"]) if value["outage"] else None
-        known["nodes"] = tuple(NodeSnapshot(**node) for node in value["nodes"])
-        known["failures"] = tuple((path, kind, message) for path, kind, message in value["failures"])
+        """Restore a snapshot from the JSON that `asdict` made of it; other keys are left out.
+
+        Raises:
+            KeyError: A figure is missing.
+            TypeError: A part of it is none.
+        """
+        known: dict[str, Any] = {field.name: value[field.name] for field in fields(cls)}
+        known["tracks"] = tuple(TrackSnapshot(**track) for track in known["tracks"])
+        known["outage"] = Outage(**known["outage"]) if known["outage"] else None
+        known["nodes"] = tuple(NodeSnapshot(**node) for node in known["nodes"])
+        known["failures"] = tuple((path, kind, message) for path, kind, message in known["failures"])
         return cls(**known)
 
 
-class Stalls:
-    """Measures stalls: delays of the event loop, during which every request waits."""
+@dataclass
+class NodeFigures:
+    """The figures of one node."""
 
-    def __init__(self) -> None:
-        self._late: Counter[int] = Counter()
+    name: str
+    state: str = "starting"
+    """How it is, in a few words."""
+    sources_open: int = 0
+    sources_done: int = 0
+    workers: Sequence[int] = ()
+    """Number of decode processes of each track; empty while it is not ready."""
+    report: NodeReport | None = None
+    """The figures that it reported last, since it was started last."""
+    read_report: Callable[[], NodeReport] | None = None
+    """Reads the figures of a node in this process; None for one that reports them."""
+    is_local: bool = False
+    """Whether it is a part of this process, and so not told apart from the run."""
 
-    async def watch(self) -> None:
-        """Measure every TICK_SECONDS by how many milliseconds the event loop is late, until cancelled."""
-        while True:
-            due = time.monotonic() + TICK_SECONDS
-            await asyncio.sleep(TICK_SECONDS)
-            self._late[int((time.monotonic() - due) * 1000)] += 1
-
-    @property
-    def longest_ms(self) -> int:
-        """The longest stall, in whole milliseconds."""
-        return max(self._late, default=0)
-
-    @property
-    def p99_ms(self) -> int:
-        """The 99th percentile of stalls, in whole milliseconds."""
-        left = 0.01 * self._late.total()
-        for milliseconds in sorted(self._late, reverse=True):
-            left -= self._late[milliseconds]
-            if left < 0:
-                return milliseconds
-        return 0
+    def snapshot(self, track: int) -> NodeSnapshot:
+        """Return the figures at this moment, with the bottleneck of the track of this number."""
+        speed = self.report.media_seconds / self.report.seconds if self.report else 0.0
+        bottleneck = self.report.tracks[track].bottleneck if self.report else ""
+        return NodeSnapshot(self.name, self.state, self.sources_open, self.sources_done, speed, bottleneck)
 
 
 class Meter:
-    """Measures a run and its tracks."""
+    """Measures a run: counts its sources, adds up what its nodes report, and forecasts the time left."""
 
-    def __init__(self, sources: int, before: Collection[str] = ()) -> None:
-        """Start the clock of a run.
-
-        Args:
-            sources: Number of sources.
-            before: The paths of those that earlier runs have done.
-        """
-        self.stalls = Stalls()
-        self._sources, self._before = sources, frozenset(before)
-        self._began = time.monotonic()
-        self._done = len(self._before)
-        self._failed = self._copies = 0
-        self._failures: list[tuple[str, str, str]] = []
-        self._digests: set[str] = set()
-        """The contents of the sources that are done."""
-        self._media_seconds = 0.0
-        """Seconds of these sources that this run has done."""
+    def __init__(self) -> None:
+        """Start the clock of a run."""
+        self.nodes: dict[str, NodeFigures] = {}
+        """All nodes that there were, by their names."""
+        self.forecasts: list[Forecast] = []
+        """The forecast of each track."""
+        self.all_listed = False
+        """Whether the list of sources is complete."""
         self.others = self.others_failed = 0
         """Number of sources that this run does not name, and of errors of records that it does not count."""
         self.gone = 0
         """Number of sources of this run and earlier ones that are gone from the disk."""
-        self.headers: dict[str, Header] = {}
-        """What is known of sources: the durations and frame rates that their headers state, or decoding has shown."""
-        self.begun = asyncio.Event()
-        """Set when a source has been opened, or is done."""
-        self.tracks: list[TrackMeter] = []
-        """The tracks, in the order in which they were added."""
+        self.nodes_lost = 0
+        """How often a node was lost."""
+        self._began = time.monotonic()
+        self._sources = self._done = self._before = self._failed = self._copies = 0
+        self._failures: list[tuple[str, str, str]] = []
+        self._contents: set[int] = set()
+        """The contents of the sources that are done, by 8 bytes of their digests, as a million must fit into memory."""
+        self._units: list[Counts] = []
+        self._done_before: list[float] = []
+        """For each track, what earlier runs have done of these sources."""
+        self._ended: list[NodeReport] = []
+        """The sum of what nodes had reported before they ended; at most one."""
 
-    def track(self, resources: Resources, readings: Readings | None = None, costs: Costs | None = None) -> TrackMeter:
-        """Add a track, before the first source is opened.
+    def add_track(self, counts: Counts, costs: Costs | None = None) -> None:
+        """Add a track, before the first source is expected.
 
         Args:
-            resources: What it has to work with.
-            readings: What it knows by itself; by default nothing.
-            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
+            counts: The unit in which it counts.
+            costs: The cost of sources as earlier runs have learned it; None if nothing is known.
         """
-        track = TrackMeter(resources, readings or Readings(), costs)
-        self.tracks.append(track)
-        return track
+        self._units.append(counts)
+        self._done_before.append(0.0)
+        self.forecasts.append(Forecast(1, costs))
 
-    def expect(self, path: str, size: SourceSize) -> None:
-        """Count a source as one that all tracks are to do."""
-        for track in self.tracks:
-            track.expect(path, size, 0.0, 0.0)
+    def expect(self, path: str, size: SourceSize, shares: Sequence[float], amounts: Sequence[float] = ()) -> None:
+        """Count a source as one of the run.
 
-    def is_begun(self, path: str) -> bool:
-        """Return whether a decode process of a track has begun to read a source that is not done."""
-        return any(track.is_begun(path) for track in self.tracks)
+        Args:
+            path: The source.
+            size: What is known about it.
+            shares: Fraction of it (0 to 1) that earlier runs have done, for each track.
+            amounts: Frames or seconds of audio of it that earlier runs have done, for each track.
+        """
+        self._sources += 1
+        for number, amount in enumerate(amounts):
+            self._done_before[number] += amount
+        self.expect_again(path, size, shares)
 
-    def give_up(self, path: str) -> None:
-        """Count a source as one that this run does not finish."""
-        for track in self.tracks:
-            track.close(path)
+    def expect_again(self, path: str, size: SourceSize, shares: Sequence[float]) -> None:
+        """Forecast a source as one that waits, because it is new or its node does not do it. See `expect`."""
+        for forecast, share in self._forecasts_of(size, shares):
+            forecast.expect(path, size, 1 - share)
 
-    def learn_header(self, path: str, header: Header) -> None:
-        """Keep the duration and the frame rate of a source; what is None in `header` does not change what is known."""
-        known = self.headers.get(path, header)
-        seconds = known.seconds if header.seconds is None else header.seconds
-        rate = known.frames_per_second if header.frames_per_second is None else header.frames_per_second
-        self.headers[path] = Header(seconds, rate)
-        if header.seconds is not None:
-            for track in self.tracks:
-                track.forecast.learn_duration(path, header.seconds)
+    def leased(self, path: str, size: SourceSize, shares: Sequence[float]) -> None:
+        """Note that a node may soon begin with a source. See `expect`."""
+        for forecast, share in self._forecasts_of(size, shares):
+            forecast.single_out(path, size, 1 - share)
 
-    def finished(self, source: Source, error: SourceError | None) -> None:
-        """Count a source as done, with the error of its record if it has one."""
-        self.begun.set()
-        self._done += source.path not in self._before
+    def done_before(self) -> None:
+        """Count a source as one that earlier runs have done."""
+        self._done += 1
+        self._before += 1
+
+    def learn_duration(self, path: str, seconds: float) -> None:
+        """Keep the duration of a source that waits."""
+        for forecast in self.forecasts:
+            forecast.learn_duration(path, seconds)
+
+    def finished(
+        self,
+        source: Source,
+        error: SourceError | None,
+        costs: Sequence[SourceCost | None] = (),
+        *,
+        before: bool = False,
+    ) -> None:
+        """Count a source as done.
+
+        Args:
+            source: The source.
+            error: The error of its record.
+            costs: What it has cost each track; None for one that has decoded nothing of it.
+            before: Whether `done_before` has counted it.
+        """
+        self._done += not before
         if error:
             self._failed += 1
             if len(self._failures) < FIRST_FAILURES:
                 self._failures.append((source.path, *error))
         if source.sha256:
-            self._copies += source.sha256 in self._digests and source.path not in self._before
-            self._digests.add(source.sha256)
-        # A track that never opened the source does not count: it was done in an earlier run, or lacks the stream.
-        if progress := [each for track in self.tracks if (each := track.close(source.path))]:
-            self._media_seconds += fmean(each.seconds for each in progress)
+            content = int(source.sha256[:16], 16)
+            self._copies += content in self._contents and not before
+            self._contents.add(content)
+        for forecast in self.forecasts:
+            forecast.opened(source.path)
+        for forecast, cost in zip(self.forecasts, costs, strict=False):
+            if cost:
+                forecast.learn(*cost)
+
+    def ended(self, node: NodeFigures) -> None:
+        """Keep what a node has done before it is started again, or for good."""
+        self._read_reports()
+        if node.report:
+            self._ended = [_added([*self._ended, node.report])]
+        node.report, node.read_report, node.workers, node.sources_open = None, None, (), 0
+
+    @property
+    def replaced_processes(self) -> int:
+        """Number of decode processes that died, or were killed because they hung."""
+        return sum(report.replaced_processes for report in self._reports)
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
+        self._read_reports()
         seconds = max(time.monotonic() - self._began, 1e-9)
-        for track in self.tracks:
-            track.look()
-        paths = {path for track in self.tracks for path in track.open}
-        progress = [[track.open[path] for track in self.tracks if path in track.open] for path in paths]
-        media_seconds = self._media_seconds + sum(fmean(one.seconds for one in source) for source in progress)
-        left = self.time_left()
+        live = [node.report for node in self.nodes.values() if node.report]
+        total = _added(self._reports)
+        times = self._times_left()
+        left = self._longest(times)
+        slowest = max(range(len(times)), key=lambda number: times[number] or _NO_TIME, default=0)
         return Snapshot(
             sources=self._sources,
             sources_done=self._done,
             sources_failed=self._failed,
-            sources_before=len(self._before),
+            sources_before=self._before,
             sources_copies=self._copies,
             sources_gone=self.gone,
             others=self.others,
             others_failed=self.others_failed,
             seconds=seconds,
-            media_hours_per_hour=media_seconds / seconds,
+            media_seconds_per_second=total.media_seconds / seconds,
             eta_seconds=left.seconds if left else None,
             eta_plus_minus=left.plus_minus if left else None,
-            lanes=tuple(track.snapshot(seconds) for track in self.tracks),
-            outage=next((outage for track in self.tracks if (outage := track.outage())), None),
+            tracks=tuple(
+                replace(
+                    _with_shares(track, [report.tracks[number] for report in live]),
+                    done_before=self._done_before[number],
+                    eta_seconds=time_left.seconds if time_left else None,
+                )
+                for number, (track, time_left) in enumerate(zip(total.tracks, times, strict=False))
+            ),
+            outage=total.outage,
             failures=tuple(self._failures),
-            stall_p99_ms=self.stalls.p99_ms,
-            stall_longest_ms=self.stalls.longest_ms,
+            nodes=tuple(node.snapshot(slowest) for node in self.nodes.values() if not node.is_local),
+            nodes_lost=self.nodes_lost,
+            all_listed=self.all_listed,
         )
 
     def time_left(self) -> TimeLeft | None:
         """Return the time left of the track that needs longest; None while nothing is known about one of them."""
-        times = [track.time_left() for track in self.tracks]
+        return self._longest(self._times_left())
+
+    def costs(self) -> list[Costs]:
+        """Return what sources have cost each track, those that are being decoded included, for the next run."""
+        self._read_reports()
+        return [forecast.costs_with(self._in_progress(number)) for number, forecast in enumerate(self.forecasts)]
+
+    @property
+    def _reports(self) -> list[NodeReport]:
+        return [*self._ended, *(node.report for node in self.nodes.values() if node.report)]
+
+    def _read_reports(self) -> None:
+        for node in self.nodes.values():
+            if node.read_report:
+                node.report = node.read_report()
+
+    def _times_left(self) -> list[TimeLeft | None]:
+        for number, forecast in enumerate(self.forecasts):
+            forecast.workers = max(1, sum(node.workers[number] for node in self.nodes.values() if node.workers))
+        return [forecast.time_left(self._in_progress(number)) for number, forecast in enumerate(self.forecasts)]
+
+    def _longest(self, times: Sequence[TimeLeft | None]) -> TimeLeft | None:
         known = [each for each in times if each is not None]
-        return max(known) if known and len(known) == len(times) else None
+        return max(known) if known and len(known) == len(times) and self.all_listed else None
+
+    def _in_progress(self, number: int) -> list[OpenCost]:
+        """Return what sources that are being decoded have cost a track so far."""
+        costs: list[OpenCost] = []
+        for node in self.nodes.values():
+            if node.report and number < len(node.report.in_progress):
+                for path, cost in node.report.in_progress[number].items():
+                    self.forecasts[number].opened(path)
+                    costs.append(cost)
+        return costs
+
+    def _forecasts_of(self, size: SourceSize, shares: Sequence[float]) -> Iterator[tuple[Forecast, float]]:
+        """Yield the forecasts of the tracks that have something to do for a source, and how much of it is done."""
+        for forecast, counts, share in zip(self.forecasts, self._units, shares, strict=True):
+            # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
+            if share < 1 and (size.kind == "video" or not UNITS[counts].pictures):
+                yield forecast, share
+
+
+_NO_TIME = TimeLeft(0.0, 0.0)
+_NOTHING = NodeReport(0.0, 0.0, (), ())
+
+
+def _added(reports: Sequence[NodeReport]) -> NodeReport:
+    """Return the sum of what nodes have done."""
+    if not reports:
+        return _NOTHING
+    return NodeReport(
+        0.0,
+        sum(report.media_seconds for report in reports),
+        [_added_tracks(tracks) for tracks in zip(*(report.tracks for report in reports), strict=True)],
+        (),
+        next((report.outage for report in reports if report.outage), None),
+        sum(report.replaced_processes for report in reports),
+    )
+
+
+def _added_tracks(tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:
+    added = ("done", "decoded", "unsent", "requests", "retries")
+    return replace(tracks[0], **{name: sum(getattr(track, name) for track in tracks) for name in added})
+
+
+def _with_shares(total: TrackSnapshot, tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:
+    """Return the sum of a track with the means of how busy live nodes are, and the bottleneck of most of them."""
+    if not tracks:
+        return total
+    shares = ("decode_share", "network_share", "queue_share", "compute_share", "server_share")
+    means = {name: sum(getattr(track, name) for track in tracks) / len(tracks) for name in shares}
+    ((bottleneck, nodes),) = Counter(track.bottleneck for track in tracks).most_common(1)
+    where = f" on {nodes} of {len(tracks)} nodes" if nodes < len(tracks) else ""
+    return replace(total, **means, bottleneck=f"{bottleneck}{where}")

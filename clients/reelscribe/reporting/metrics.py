@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import UsageError
 from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
@@ -39,9 +39,9 @@ class RunMetrics(Progress, Collector):
         self._progress.__enter__()
         return self
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Pass on what the run has before it."""
-        self._progress.announce(outlook)
+        self._progress.announce(plan)
 
     def show(self, snapshot: Snapshot) -> None:
         """Keep the snapshot for the next scrape."""
@@ -72,10 +72,6 @@ class RunMetrics(Progress, Collector):
         yield from _track_metrics(snapshot)
         if snapshot.nodes:
             yield from _node_metrics(snapshot)
-        yield _gauge(
-            "stall_p99_seconds", "99th percentile of the stalls of the event loop", snapshot.stall_p99_ms / 1e3
-        )
-        yield _gauge("stall_longest_seconds", "The longest stall of the event loop", snapshot.stall_longest_ms / 1e3)
 
 
 def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
@@ -89,30 +85,30 @@ def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric
     yield failures
     yield _counter("frames", "Frames that were captioned, including reused ones", snapshot.frames)
     yield _counter("clips", "Clips that were described", snapshot.clips)
-    yield _counter("sound_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
+    yield _counter("audio_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
     if snapshot.eta_seconds is not None:
         yield _gauge("eta_seconds", "Seconds until the run is done, at its mean speed", snapshot.eta_seconds)
 
 
 def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the metrics of each track; their label `lane` is that of `units.UNITS`."""
+    """Yield the metrics of each track; their label `track` is that of `units.UNITS`."""
     decoding = CounterMetricFamily(
         "reelscribe_run_decode_busy_seconds",
         "Seconds that the average decode process has worked; its rate is the busy fraction",
-        labels=["lane"],
+        labels=["track"],
     )
     serving = CounterMetricFamily(
         "reelscribe_run_server_busy_seconds",
         "Seconds that the average worker has computed for this run",
-        labels=["lane"],
+        labels=["track"],
     )
     requests = GaugeMetricFamily(
         "reelscribe_run_request_time_ratio",
         "Fraction of all request time: network (sending), queue (waiting at the server), compute (in a worker)",
-        labels=["lane", "part"],
+        labels=["track", "part"],
     )
-    for track in snapshot.lanes:
-        name = UNITS[track.counts].lane
+    for track in snapshot.tracks:
+        name = UNITS[track.counts].track
         decoding.add_metric([name], track.decode_share * snapshot.seconds)
         serving.add_metric([name], track.server_share * snapshot.seconds)
         for part, share in _shares(track):
@@ -134,7 +130,7 @@ def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         up.add_metric([node.name], node.is_ready)
         done.add_metric([node.name], node.sources_done)
         leased.add_metric([node.name], node.sources_open)
-        speed.add_metric([node.name], node.media_hours_per_hour)
+        speed.add_metric([node.name], node.media_seconds_per_second)
     yield from (up, done, leased, speed)
     yield _counter("nodes_lost", "How often a node was lost", snapshot.nodes_lost)
 

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import count, describe_clock, describe_time_left, json_event
 from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.outlook import Outlook
-from reelscribe.reporting.words import count, describe_clock, describe_time_left, json_event
+from reelscribe.reporting.plan import Plan
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
@@ -34,7 +34,7 @@ LEAST_BAR = 6
 class Progress(AbstractContextManager["Progress"]):
     """A display of a run, shown while its block runs. This base class shows nothing."""
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Show what the run has before it. It is called once, as soon as that is known."""
 
     def show(self, snapshot: Snapshot) -> None:
@@ -80,9 +80,9 @@ class Lines(ErrorLines):
         super().__init__(console)
         self._last = time.monotonic()
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Show what the run has before it, in one line."""
-        self._print(str(outlook))
+        self._print(str(plan))
 
     def show(self, snapshot: Snapshot) -> None:
         """Show a line if the last one is older than LINE_SECONDS."""
@@ -109,10 +109,10 @@ class TerminalLines(ErrorLines):
         self._live.start()
         return self
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Show what the run has before it, above the two lines."""
         self._clear_wrapped_lines()
-        self._console.print(printable(str(outlook)), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(str(plan)), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the two lines."""
@@ -163,7 +163,7 @@ class _Figures:
     def _first_line(self, snapshot: Snapshot, width: int) -> Table:
         """Return the sources, a bar, the nodes, the speed and the time left, with as many words as fit."""
         sources = f"{snapshot.sources_done:,}/{snapshot.sources:,}{'' if snapshot.all_listed else '+'}"
-        speed, left = f"{snapshot.media_hours_per_hour:.1f}x", time_left_in_words(snapshot)
+        speed, left = f"{snapshot.media_seconds_per_second:.1f}x", time_left_in_words(snapshot)
         nodes = [f"{snapshot.nodes_ready:,}/{len(snapshot.nodes):,} nodes"] if snapshot.nodes else []
         long = [f"sources {sources}", *nodes, f"{speed} real time", f"{left} left" if left else ""]
         short = [sources, *nodes, speed, left]
@@ -199,9 +199,9 @@ class NotebookLines(ErrorLines):
         super().__init__(Console(force_jupyter=True))
         self._handle: Any = None
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Show what the run has before it."""
-        self._console.print(printable(str(outlook)), markup=False, highlight=False)
+        self._console.print(printable(str(plan)), markup=False, highlight=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the figures in place of earlier ones."""
@@ -223,9 +223,9 @@ class JsonLines(Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, plan: Plan) -> None:
         """Show what the run has before it."""
-        self.event("plan", **asdict(outlook), text=str(outlook))
+        self.event("plan", **asdict(plan), text=str(plan))
 
     def show(self, snapshot: Snapshot) -> None:
         """Show all figures."""
@@ -257,7 +257,7 @@ def describe(snapshot: Snapshot) -> str:
         f"{snapshot.sources_done:,} of {snapshot.sources:,} sources{'' if snapshot.all_listed else ' found so far'},"
         f" {snapshot.sources_failed:,} failed,"
         f"{f' {nodes_in_words(snapshot)},' if snapshot.nodes else ''}"
-        f" {snapshot.media_hours_per_hour:.1f} times real time{f', {left} left' if left else ''};"
+        f" {snapshot.media_seconds_per_second:.1f} times real time{f', {left} left' if left else ''};"
         f" {limit_in_words(snapshot)}"
     )
 

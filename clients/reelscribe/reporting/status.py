@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import count, describe_clock, describe_duration, times
 from reelscribe.reporting.meter import NodeSnapshot, Snapshot
 from reelscribe.reporting.progress import limit_in_words, nodes_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.words import count, describe_clock, describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME
 
 RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]
@@ -154,7 +154,7 @@ class RunStatus:
             ("sources", f"{new:,}", f"{now.sources_done + now.others:,} of {self._sources:,}"),
             ("  failed", "", f"{self._failed:,}"),
             *copies,
-            *(_track_row(track, of_all=not now.others) for track in now.lanes),
+            *(_track_row(track, of_all=not now.others) for track in now.tracks),
             ("time", describe_duration(now.seconds), ""),
         ]
 
@@ -209,7 +209,7 @@ def _nodes(nodes: Sequence[NodeSnapshot]) -> RenderableType:
     table.add_row("node", "done", "open", "speed", "state")
     for node in sorted(nodes, key=lambda node: node.is_ready)[:MOST_NODES]:
         state = f"{node.state}; {node.bottleneck}" if node.is_ready and node.bottleneck else node.state
-        figures = f"{node.sources_done:,}", f"{node.sources_open:,}", f"{node.media_hours_per_hour:.1f}x"
+        figures = f"{node.sources_done:,}", f"{node.sources_open:,}", f"{node.media_seconds_per_second:.1f}x"
         table.add_row(Text(printable(node.name)), *figures, Text(printable(state)))
     hidden = len(nodes) - MOST_NODES
     return Group(table, Text(f"and {hidden:,} more")) if hidden > 0 else table

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import describe_duration, times
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.words import describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 
 Line = tuple[str, str]
@@ -45,17 +45,17 @@ def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
 
 
 def _node_lines(snapshot: Snapshot) -> Iterator[Line]:
-    if snapshot.nodes:
+    if len(snapshot.nodes) > 1 or snapshot.nodes_lost:  # else the run is like one on this machine
         used, lost = sum(node.sources_done > 0 for node in snapshot.nodes), snapshot.nodes_lost
         again = f", lost {times(lost)}: what was in flight there was done again" if lost else ""
         yield f"{used:,}", f"{'node' if used == 1 else 'nodes'} used{again}"
 
 
 def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
-    tracks = [track for track in snapshot.lanes if track.done]
+    tracks = [track for track in snapshot.tracks if track.done]
     for track in tracks:
         yield from _track_lines(track, snapshot.seconds)
-    requests, retries = (sum(getattr(track, name) for track in snapshot.lanes) for name in ("requests", "retries"))
+    requests, retries = (sum(getattr(track, name) for track in snapshot.tracks) for name in ("requests", "retries"))
     if requests:
         yield f"{requests:,}", f"{'request' if requests == 1 else 'requests'}, {retries:,} sent again"
     if replaced_processes:
@@ -63,7 +63,7 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
         yield f"{replaced_processes:,}", f"decode {processes} replaced"
     if not tracks:
         yield "0", "annotations made: nothing new"
-    yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_hours_per_hour:.1f} times real time"
+    yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_seconds_per_second:.1f} times real time"
 
 
 def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:

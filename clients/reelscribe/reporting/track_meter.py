@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reelscribe.client.balancer import Outage
-from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize, TimeLeft
-from reelscribe.reporting.limits import Load, LoadWindow, Resources, find_limit
+from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
+from reelscribe.reporting.forecast import OpenCost, SourceCost, SourceSize
 from reelscribe.reporting.units import UNITS, Counts
 
 
@@ -89,41 +89,33 @@ class Readings:
 class TrackMeter:
     """Measures one track."""
 
-    def __init__(self, resources: Resources, readings: Readings, costs: Costs | None) -> None:
-        """Start the clock of a track. `Meter.track` describes the arguments."""
+    def __init__(self, resources: Resources, readings: Readings) -> None:
+        """Start the clock of a track. `NodeMeter.track` describes the arguments."""
         self._resources, self._readings = resources, readings
         self.outage = readings.outage
         """Returns why no server can be used; None if one can."""
         self._window = LoadWindow()
-        self.forecast = Forecast(resources.decode_workers, costs)
-        """The sources that the track has not opened, and what sources have cost."""
-        self._done = self._unsent = self._done_before = 0.0
+        self._waiting: dict[str, SourceSize] = {}
+        """The sources that no decode process has begun to read, by their paths."""
+        self._done = self._unsent = 0.0
         self._requests = 0
         self._network = self._queue = self._compute = 0.0
         self._out_of_service = 0.0
         """Time that the track has waited for servers, in seconds."""
-        self._last_look = time.monotonic()
+        self._last_update = time.monotonic()
         self.open: dict[str, _OpenSource] = {}
         """The sources on which the track has begun to work and that are not done, by their paths."""
         self._decoding: dict[str, _Decoding] = {}
 
-    def expect(self, path: str, size: SourceSize, before: float, amount: float) -> None:
-        """Count a source as one that is to be done.
-
-        Args:
-            path: The source.
-            size: What is known about it.
-            before: Fraction of it that was done in earlier runs (0 to 1).
-            amount: Frames or seconds of audio of it that were done in earlier runs.
-        """
-        self._done_before += amount
+    def expect(self, path: str, size: SourceSize) -> None:
+        """Count a source as one that is to be done."""
         # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
-        if before < 1 and (size.kind == "video" or not UNITS[self._resources.counts].pictures):
-            self.forecast.expect(path, size, 1 - before)
+        if size.kind == "video" or not UNITS[self._resources.counts].pictures:
+            self._waiting[path] = size
 
     def begun(self, path: str) -> None:
         """Count a source as one that occupies a decode process; a second process may follow the first."""
-        if path not in self._decoding and (size := self.forecast.opened(path)):
+        if size := self._waiting.pop(path, None):
             self._decoding[path] = _Decoding(size, self._now())
 
     def is_begun(self, path: str) -> bool:
@@ -175,33 +167,31 @@ class TrackMeter:
         self._queue += queue_seconds
         self._compute += compute_seconds
 
-    def close(self, path: str) -> _OpenSource | None:
-        """Count a source as done. Returns its progress, if the track has opened it."""
-        self.forecast.opened(path)
-        progress = self.open.pop(path, None)
+    def close(self, path: str) -> tuple[float | None, SourceCost | None]:
+        """Count a source as done, or as one that the track does not finish.
+
+        Returns:
+            The seconds of its duration that were done, None if the track has not opened it; and what it has cost, None
+            if nothing of it was decoded.
+        """
+        self._waiting.pop(path, None)
+        progress, cost = self.open.pop(path, None), None
         if decoding := self._decoding.pop(path, None):
             share = 1 - progress.before if progress else 1.0
             ended = decoding.ended if decoding.ended is not None else self._now()
-            self.forecast.learn(decoding.size, share, max(0.0, ended - decoding.began))
-        return progress
+            cost = SourceCost(decoding.size, share, max(0.0, ended - decoding.began))
+        return progress.seconds if progress else None, cost
 
-    def look(self) -> None:
-        """Stop the clock of the track for the time since the last look, if it waits for a server."""
+    def update_clock(self) -> None:
+        """Stop the clock of the track for the time since the last call, if it waits for a server."""
         now = time.monotonic()
         if self.outage():
-            self._out_of_service += now - self._last_look
-        self._last_look = now
+            self._out_of_service += now - self._last_update
+        self._last_update = now
 
-    def time_left(self) -> TimeLeft | None:
-        """Return the time until the track is done; None until something is known about what sources cost."""
-        return self.forecast.time_left(self._in_progress())
-
-    def costs(self) -> Costs:
-        """Return what sources have cost, those that are being decoded included, for the next run."""
-        return self.forecast.costs_with(self._in_progress())
-
-    def _in_progress(self) -> list[OpenCost]:
-        return [self._cost(path, one) for path, one in self._decoding.items()]
+    def in_progress(self) -> dict[str, OpenCost]:
+        """Return what the sources that are being decoded have cost so far, by their paths."""
+        return {path: self._cost(path, one) for path, one in self._decoding.items()}
 
     def _cost(self, path: str, decoding: _Decoding) -> OpenCost:
         progress = self.open.get(path, _OpenSource(0.0))
@@ -214,11 +204,9 @@ class TrackMeter:
         requests = max(self._network + self._queue + self._compute, 1e-9)
         times = {"network": self._network, "queue": self._queue, "compute": self._compute}
         load = Load(**{**vars(self._readings.load()), **times, "seconds": seconds})
-        left = self.time_left()
         return TrackSnapshot(
             counts=self._resources.counts,
             done=self._done,
-            done_before=self._done_before,
             unsent=self._unsent,
             decoded=self._readings.decoded(),
             requests=self._requests,
@@ -229,14 +217,13 @@ class TrackMeter:
             compute_share=self._compute / requests,
             server_share=min(1.0, self._compute / seconds / max(1, self._resources.server_workers)),
             bottleneck=self._bottleneck(load),
-            eta_seconds=left.seconds if left else None,
         )
 
     def _bottleneck(self, load: Load) -> str:
         recent = self._window.add(load)
         if outage := self.outage():
             return f"waiting for a server: {outage.reason}"
-        return find_limit(recent, self._resources, sources_wait=self.forecast.waits)
+        return find_bottleneck(recent, self._resources, sources_wait=bool(self._waiting))
 
     def _now(self) -> float:
         return time.monotonic() - self._out_of_service

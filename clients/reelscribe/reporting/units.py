@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from reelscribe.reporting.words import describe_duration
+from reelscribe.reporting.formatting import describe_duration
 
-Counts = Literal["frames", "seconds of sound", "clips", "seconds of video"]
+Counts = Literal["frames", "seconds of audio", "clips", "seconds of video"]
 """Units in which tracks count their progress. They appear in ledgers and in --json-log."""
 
 
@@ -15,14 +15,14 @@ Counts = Literal["frames", "seconds of sound", "clips", "seconds of video"]
 class Unit:
     """How to speak of an amount in one of these units."""
 
-    lane: str
+    track: str
     """Name of the track in metrics."""
     made: str
     """What the track makes, as a row of `reelscribe status`."""
     option: str
     """Option that adds decode processes to the track."""
     pictures: bool
-    """Whether the track takes the pictures of a source, and not its sound."""
+    """Whether the track takes the pictures of a source, and not its audio."""
     counted: str
     """What an amount is, as the summary says it: an item in the singular, such as "caption", or media with what was
     done to it, such as "audio transcribed"."""
@@ -46,8 +46,8 @@ class Unit:
 
 UNITS: dict[Counts, Unit] = {
     "frames": Unit("frames", "captions", "--decode-workers", True, "caption", "of these reused from an earlier frame"),
-    "seconds of sound": Unit(
-        "sound", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
+    "seconds of audio": Unit(
+        "audio", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
     ),
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
     "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),

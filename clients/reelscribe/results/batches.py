@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import check_types, read_count, read_number, read_text
+from reelscribe.contract.fields import check_types, read_confidence, read_count, read_number, read_text
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
@@ -51,6 +50,16 @@ class SavedBatch(ABC):
         # In ASCII: a model's text may hold half a surrogate pair, which SQLite does not accept.
         return json.dumps(self._lists(), separators=(",", ":"))
 
+    @property
+    @abstractmethod
+    def amount(self) -> float:
+        """Number of frames or clips, or of seconds of audio, that did not fail."""
+
+    @property
+    def unsent(self) -> float:
+        """Part of `amount` that was not sent to a server."""
+        return 0.0
+
     @abstractmethod
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Return the three lists; the third holds the failures."""
@@ -73,6 +82,16 @@ class SavedFrameBatch(SavedBatch):
     """Captions that the model wrote for the frame itself."""
     reused: Sequence[ReusedFrame] = ()
     failures: Sequence[Failure] = ()
+
+    @property
+    def amount(self) -> float:
+        """Number of frames that have a caption."""
+        return len(self.captions) + len(self.reused)
+
+    @property
+    def unsent(self) -> float:
+        """Number of frames that reuse a caption."""
+        return len(self.reused)
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         captions = [
@@ -171,6 +190,11 @@ class SavedClipBatch(SavedBatch):
     failures: Sequence[ClipFailure] = ()
 
     @property
+    def amount(self) -> float:
+        """Number of clips that have a description."""
+        return len(self.described)
+
+    @property
     def seconds(self) -> float:
         """Length of all clips together."""
         clips: list[DescribedClip | ClipFailure] = [*self.described, *self.failures]
@@ -224,6 +248,16 @@ class SavedAudioBatch(SavedBatch):
     transcripts: Sequence[TimedTranscript] = ()
     silences: Sequence[Silence] = ()
     failures: Sequence[SpeechFailure] = ()
+
+    @property
+    def amount(self) -> float:
+        """Number of seconds that are transcribed or silent."""
+        return self.unsent + sum(chunk.end - chunk.start for chunk in self.transcripts)
+
+    @property
+    def unsent(self) -> float:
+        """Number of seconds that are silent."""
+        return sum(silence.end - silence.start for silence in self.silences)
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         transcripts = [(chunk.start, chunk.end, chunk.transcript.to_json()) for chunk in self.transcripts]

@@ -19,12 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe._tasks import Reservations, Turns
+from reelscribe._tasks import CallBatcher, Reservations
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
-from reelscribe.results.jobs import FoundFile, Job, SavedSource, job_from_row, look_up
+from reelscribe.results.jobs import Job, SavedSource, job_from_row
+from reelscribe.results.known_files import KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 
@@ -100,7 +101,7 @@ class Ledger:
         """Prepare the ledger in the folder `out`; it is created or opened when the block begins."""
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._turns = Turns[Query, Any](self._take_turn)
+        self._calls = CallBatcher[Query, Any](self._answer_all)
         self.reservations = Reservations()
         """The contents on which somebody works, by their digests."""
         self._reopened: set[int] = set()
@@ -117,7 +118,7 @@ class Ledger:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._turns.end()
+        await self._calls.end()
         with output_errors(self._path, "written"):
             await self._in_thread(self._database.close)
         self._thread.shutdown()
@@ -135,18 +136,9 @@ class Ledger:
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
 
-    def look_up(self, paths: Sequence[str], settings: Sequence[int]) -> asyncio.Future[list[FoundFile | None]]:
-        """Return what is known about files, whatever their stat is now. Nothing is added.
-
-        Args:
-            paths: Paths of the files: at most 10,000, and some hundreds are best, as everything else that is asked of
-                the ledger waits meanwhile.
-            settings: What `settings_id` returned, for each model whose jobs are looked up.
-
-        Returns:
-            What is known about each file; None if it was never digested.
-        """
-        return self._ask(self._look_up, paths, settings)
+    def look_up(self, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> asyncio.Future[list[KnownFile]]:
+        """Return what is known about files; `known_files.look_up` describes the arguments."""
+        return self._ask(look_up, self._select, files, models)
 
     def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """Save the digest of a file.
@@ -312,9 +304,9 @@ class Ledger:
 
     def _ask(self, query: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Run a query in the next transaction. It is answered when the transaction is committed."""
-        return self._turns.ask(partial(query, *arguments))
+        return self._calls.ask(partial(query, *arguments))
 
-    async def _take_turn(self, queries: list[Query]) -> list[Any]:
+    async def _answer_all(self, queries: list[Query]) -> list[Any]:
         with output_errors(self._path, "written"):
             return await self._in_thread(self._commit, queries)
 
@@ -366,9 +358,6 @@ class Ledger:
         for text, *row in self._select(_FIND_SHOWN, *key):
             return str(text), job_from_row(tuple(row), self._select(FIND_SPANS, row[0]))
         return None
-
-    def _look_up(self, paths: Sequence[str], settings: Sequence[int]) -> list[FoundFile | None]:
-        return look_up(self._database, paths, settings)
 
     def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
         job = self._job(sha256, settings)

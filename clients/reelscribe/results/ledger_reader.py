@@ -49,6 +49,7 @@ _FIND_BATCHES = "SELECT first, stop, anchor, results FROM batches WHERE job = ? 
 _SOURCE_COLUMNS = "SELECT path, name, bytes, sha256, error, missing FROM sources"
 _FIND_SOURCE = f"{_SOURCE_COLUMNS} WHERE path = ?"
 _FIND_SOURCES = f"{_SOURCE_COLUMNS} WHERE path > ? ORDER BY path LIMIT ?"
+_COUNT_SOURCES = "SELECT count(*) FROM sources"
 _FIND_NAMES = "SELECT path, name, sha256, missing FROM sources ORDER BY path"
 # A file that was changed keeps no result of its earlier content.
 _FIND_RESULTS = """
@@ -146,6 +147,14 @@ class LedgerReader:
     def settings(self) -> list[ModelSettings]:
         """Return all models and settings that any results were made with."""
         return [_model_settings(text) for (text,) in self._select(_FIND_SETTINGS)]
+
+    def select(self, statement: str, *values: Any) -> list[Any]:
+        """Return the rows of a query, for `known_files.look_up`."""
+        return self._select(statement, *values)
+
+    def count(self) -> int:
+        """Return the number of sources that runs have finished."""
+        return int(self._select(_COUNT_SOURCES)[0][0])
 
     def run_state(self) -> dict[str, Any] | None:
         """Return the state that the latest run saved last; None if no run has saved any."""

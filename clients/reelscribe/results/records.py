@@ -315,8 +315,8 @@ _KINDS: dict[type, Kind] = {
     TranscriptResult: "transcript",
 }
 
-_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "sound"}
-"""The part of a source from which each kind of result is made, as errors call it and in their order."""
+_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "audio"}
+"""What errors call the part of a source that each kind of result is made of, in the order in which they are told."""
 
 
 class KnownSource(NamedTuple):

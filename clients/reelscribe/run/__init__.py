@@ -1,7 +1,8 @@
 """A run: many sources through one or several tracks, into one output folder.
 
-`bulk.BulkRun` is the entry: it finds the sources (sources.py), annotates many at once (annotating.py), and writes their
-records in order. Each kind of annotations has a track (the package `tracks`), which decodes a source, sends the batches
-to a model and saves the answers. plan.py holds what a run has before it. The package `reporting` measures the run and
-shows it. one_source.py is the way for programs that want no output folder.
+`driver.Run` is the entry. The driver lists the sources (sources.py, listing.py), leases them to nodes (leases.py), and
+alone writes ledger and results (folder.py). A node (node.py) annotates many sources at once (annotating.py): each kind
+of annotations has a track (the package `tracks`), which decodes a source, sends the batches to a model and saves the
+answers in a store (store.py). What both tell each other is in messages.py. On one machine there is one node, in the
+same process; the package `cluster` has nodes on other machines. single.py annotates one file without a folder.
 """

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from reelscribe._files import file_stat, size_in
-from reelscribe._tasks import Turns, cancel_all
+from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
-from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, error_of
 from reelscribe.run.store import Store
@@ -38,19 +36,18 @@ class Annotated:
 class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
-    def __init__(self, tracks: Sequence[Track[Any]], store: Store, meter: Meter) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
         """Create an annotator.
 
         Args:
             tracks: One for each model. Their `begin` has been called.
             store: Where digests, jobs and finished sources are saved.
-            meter: Counts finished sources.
         """
-        self._tracks, self._store, self._meter = tracks, store, meter
+        self._tracks, self._store = tracks, store
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
-        self._stats = Turns(_look_up)
+        self._stats = CallBatcher(_file_stats)
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
@@ -76,13 +73,11 @@ class Annotator:
             async with self._store.hold(source.sha256):  # copies of a file are annotated once
                 jobs = dict(zip(self._kinds, await self._complete_jobs(source), strict=True))
                 await self._store.save_source(source, jobs)
-            annotated = Annotated(source, jobs)
+            return Annotated(source, jobs)
         except MediaError as error:
             self._first_track.raise_if_stopping()
-            annotated = Annotated(Source(path), unreadable=source_error(error))
             await self._store.save_unreadable(path, source_error(error))
-        self._meter.finished(annotated.source, annotated.error)
-        return annotated
+            return Annotated(Source(path), unreadable=source_error(error))
 
     @property
     def _kinds(self) -> list[Kind]:
@@ -162,6 +157,6 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         await cancel_all(tasks)
 
 
-async def _look_up(paths: list[str]) -> list[str]:
+async def _file_stats(paths: list[str]) -> list[str]:
     """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
     return await asyncio.to_thread(lambda: [file_stat(path) for path in paths])

@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from reelscribe._files import FolderLock
 from reelscribe.errors import OutputError, ReelscribeError
-from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.annotations import check_folder, write_results
 from reelscribe.results.ledger import Ledger
@@ -25,20 +25,6 @@ from reelscribe.run.tracks.track import Stopped
 
 SNAPSHOT_SECONDS = 1.0
 """Seconds between two reports of progress."""
-
-
-class Measured(Protocol):
-    """What measures a run."""
-
-    gone: int
-    """Number of sources of this run and earlier ones that are gone from the disk."""
-    others: int
-    """Number of sources with a record in the folder that the run does not name."""
-    others_failed: int
-    """Number of records in the folder with an error that the run does not count."""
-
-    def snapshot(self) -> Snapshot:
-        """Return the figures of the run now."""
 
 
 class RunFolder:
@@ -69,7 +55,7 @@ class RunFolder:
     ) -> None:
         await self._stack.aclose()
 
-    def begin(self, meter: Measured, progress: Progress, learned: Callable[[], dict[str, Any]] = dict) -> None:
+    def begin(self, meter: Meter, progress: Progress, learned: Callable[[], dict[str, Any]] = dict) -> None:
         """Connect the folder to what is told of the run.
 
         Args:

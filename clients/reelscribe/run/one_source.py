@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain, compress
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,11 @@ from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Source, Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.audio import SilenceDetector
-from reelscribe.decode_pool.audio_feed import OpenedAudio
-from reelscribe.decode_pool.clip_feed import OpenedClips
-from reelscribe.decode_pool.frame_feed import OpenedVideo
-from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
+from reelscribe.decode_pool.audio import OpenedAudio
+from reelscribe.decode_pool.clips import OpenedClips
+from reelscribe.decode_pool.commands import DecodedBatch
+from reelscribe.decode_pool.frames import OpenedVideo, damage
+from reelscribe.decode_pool.slots import items_per_request, request_bytes
 from reelscribe.errors import MediaError, RequestRefused, UsageError
 from reelscribe.results.batches import (
     UNDECODABLE,
@@ -39,14 +40,10 @@ from reelscribe.results.batches import (
     audio_results,
     clip_results,
 )
-from reelscribe.run.tracks.captions import CaptionTrack, damage
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions, chunk_samples
-from reelscribe.run.tracks.transcripts import TranscriptTrack
-
-Opened = TypeVar("Opened", OpenedVideo, OpenedClips, OpenedAudio)
-Saved = TypeVar("Saved", bound=SavedBatch)
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
+from reelscribe.run.tracks.track import Track
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack, chunk_samples
 
 
 async def caption_file(
@@ -138,7 +135,7 @@ async def describe_file(
         UsageError: The model does not support the options, or the prompt has `{transcript}`, which needs a run.
     """
     track = ClipTrack(client, replace(options or ClipOptions(), decode_workers=1))
-    track.meet([track])
+    track.resolve_dependencies([track])
     opened: OpenedClips | None = None
     async with track, aclosing(_decode_and_send(track, path)) as items:
         async for item in items:
@@ -246,16 +243,14 @@ def _int16(samples: NDArray[Any]) -> SampleArray:
     return to_int16(samples)
 
 
-async def _decode_and_send(
-    track: ModelTrack[Any, Opened, Any, Any, Saved], path: str
-) -> AsyncGenerator[Opened | Saved, None]:
+async def _decode_and_send(track: Track, path: str) -> AsyncGenerator[Any, None]:
     """Decode a file and send its batches to the model, several at a time.
 
     Yields:
         What is known about the file, as soon as it is known, and the results of each batch, in order.
     """
     source = Source(path, stat=await asyncio.to_thread(file_stat, path))
-    in_flight: deque[asyncio.Task[Saved]] = deque()
+    in_flight: deque[asyncio.Task[SavedBatch]] = deque()
     decoding_failed: MediaError | None = None
     try:
         try:

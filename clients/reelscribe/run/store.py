@@ -1,17 +1,22 @@
-"""What a run needs of the place for its results: the ledger itself, or a link to it from another machine."""
+"""The place for the results of a run: the ledger itself, a link to it from another machine, or memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Source, Span
 from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.jobs import Job, SavedSource, missing_spans
 from reelscribe.results.records import Kind
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -62,3 +67,89 @@ class Store(Protocol):
 
     def save_unreadable(self, path: str, error: SourceError) -> asyncio.Future[None]:
         """Save that a source could not be read."""
+
+
+class MemoryStore:
+    """A store that knows nothing and keeps what one source needs until it is done; see `Store`."""
+
+    def __init__(self, on_batch: Callable[[SavedBatch], None] = lambda batch: None) -> None:
+        """Begin empty.
+
+        Args:
+            on_batch: Called with the results of each batch.
+        """
+        self._on_batch = on_batch
+        self._job = Job(0, opened=None, total=None, done=False, error=None, missing=[Span()])
+        self._failures: Counter[str] = Counter()
+        self._spans: list[tuple[int, int, int | None]] = []
+        self.total: int | None = None
+        """Number of chosen frames or samples; None until it is known."""
+
+    async def find_digest(self, path: str, stat: str) -> str | None:  # noqa: ARG002 - nobody needs the digest
+        """Return a digest of nothing, so that no file is read for one."""
+        return "0" * 64
+
+    def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:  # noqa: ARG002 - likewise
+        """Keep nothing."""
+        return _known(None)
+
+    def settings_id(self, settings: Mapping[str, Any]) -> asyncio.Future[int]:  # noqa: ARG002 - there is one model
+        """Return a number."""
+        return _known(0)
+
+    def hold(self, sha256: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - there is one source
+        """Reserve nothing."""
+        return nullcontext()
+
+    def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:  # noqa: ARG002 - likewise
+        """Return the only job."""
+        missing = missing_spans(sorted(self._spans), self.total)
+        return _known(replace(self._job, total=self.total, missing=missing))
+
+    def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:  # noqa: ARG002 - likewise
+        """Return nothing."""
+        return _known(None)
+
+    def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
+        """Return the job, and the number of its failures by reason."""
+        return _known((self.job(sha256, settings).result(), dict(self._failures)))
+
+    def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:  # noqa: ARG002 - no other track asks
+        """Return nothing."""
+        return _known([])
+
+    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:  # noqa: ARG002
+        """Keep what is known about the source."""
+        if total is not None or self.total is None:
+            self._job, self.total = replace(self._job, opened=opened), total
+        return _known(None)
+
+    def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:  # noqa: ARG002 - there is one job
+        """Pass the results of a batch on, and count its failures."""
+        self._spans.append((batch.first, batch.stop, batch.anchor))
+        _, _, failures = json.loads(batch.results_to_json())
+        self._failures.update(failure[2] for failure in failures)
+        self._on_batch(batch)
+        return _known(None)
+
+    def reopen(self, job: int) -> asyncio.Future[None]:  # noqa: ARG002 - nothing was done before
+        """Delete nothing."""
+        return _known(None)
+
+    def forget(self, job: int) -> asyncio.Future[None]:  # noqa: ARG002 - its error says it
+        """Delete nothing."""
+        return _known(None)
+
+    def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> asyncio.Future[None]:  # noqa: ARG002
+        """Keep nothing."""
+        return _known(None)
+
+    def save_unreadable(self, path: str, error: SourceError) -> asyncio.Future[None]:  # noqa: ARG002
+        """Keep nothing."""
+        return _known(None)
+
+
+def _known(value: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future

@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
+from reelscribe.client.http_session import open_session
 from reelscribe.contract.model import (
     CaptionerDescription,
     ClipModelDescription,

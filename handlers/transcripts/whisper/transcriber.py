@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from runtime.second_stage import TensorTree
 from transcripts.speech_model import Samples, SpeechSettings, round_seconds

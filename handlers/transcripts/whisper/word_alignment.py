@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import Word
 from transcripts.speech_model import LANGUAGES_WITHOUT_SPACES, round_seconds
 from transcripts.whisper.engine_interface import AlignedTokens

@@ -15,10 +15,9 @@ from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support.browser import open_browser, violations
 from support.browsing import browsing, record_of_file, write_annotations
 from support.exporting import record
@@ -53,7 +52,7 @@ async def annotate(out, *sources, answer=captions):
             CaptionTrack(captioner, CaptionOptions(sampling=Sampling(fps=1))),
             TranscriptTrack(speech, SpeechOptions(silence_db=None)),
         ]
-        await BulkRun(tracks, out).run([*map(str, sources)])
+        await Run(tracks, out).run([*map(str, sources)])
 
 
 @pytest.fixture(scope="module")

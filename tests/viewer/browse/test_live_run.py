@@ -15,9 +15,8 @@ import pytest
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import MediaError
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.viewer.browse.serve import serving
 from reelscribe.viewer.content.run_page import RunFollower
 from reelscribe.viewer.index.source_row import source_id
@@ -75,7 +74,7 @@ async def test_a_run_that_goes_on_is_told_on_every_page(tmp_path):
     write(tmp_path / "second.mp4", "libx264", [90] * 20)
     async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
         server.answer = slow
-        run = BulkRun([CaptionTrack(client, CaptionOptions())], tmp_path / "out")
+        run = Run([CaptionTrack(client, CaptionOptions())], tmp_path / "out")
         task = asyncio.create_task(run.run([str(tmp_path / "first.mp4"), str(tmp_path / "second.mp4")]))
         async with aiohttp.ClientSession() as browser:
             with browsing(tmp_path / "out") as address:

@@ -12,7 +12,7 @@ from reelscribe.cli.options.run import RunOptions, speed_option
 from reelscribe.cli.parser.help import Heading
 
 if TYPE_CHECKING:
-    from reelscribe.run.tracks.options import SpeechOptions
+    from reelscribe.run.tracks.transcripts import SpeechOptions
 
 speech_option = partial(typer.Option, rich_help_panel=Heading.SPEECH)
 
@@ -91,7 +91,7 @@ class AudioOptions:
         """
         from reelscribe.contract.chunking import Cutting
         from reelscribe.contract.speech import TranscriptionOptions
-        from reelscribe.run.tracks.options import SpeechOptions
+        from reelscribe.run.tracks.transcripts import SpeechOptions
 
         return SpeechOptions(
             transcription=TranscriptionOptions(self.language, self.task, self.word_times),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reelscribe._track_specs import TrackSpec
     from reelscribe.cli.options.servers import ServerOptions
     from reelscribe.cluster.serving import Archives
-    from reelscribe.cluster.session import Cluster
+    from reelscribe.run.node import Nodes
     from reelscribe.server.server_discovery import FoundServer
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
@@ -119,20 +119,26 @@ class ClusterOptions:
 
         return Archives(self.model_store)
 
-    def cluster(self, tracks: Sequence[TrackSpec]) -> Cluster:
-        """Return the cluster that --ray names.
+    def nodes(self, specs: Sequence[TrackSpec], archives: Archives | None) -> Nodes:
+        """Return the nodes of the cluster that --ray names.
+
+        Args:
+            specs: The specifications of the tracks of each node.
+            archives: The model archives that nodes serve; None if other servers serve the models.
 
         Raises:
             UsageError: The file of the runtime environment cannot be used.
         """
+        from reelscribe.cluster.session import RemoteNodes
+
         try:
             from reelscribe.cluster.ray_cluster import RayCluster
         except ModuleNotFoundError as error:
             raise UsageError(f"--ray: {missing_package(error.name or 'ray', 'ray')}") from None
 
-        processes = sum(track.decode_processes for track in tracks)
+        processes = sum(spec.decode_processes for spec in specs)
         environment = _read_runtime_env(self.runtime_env) if self.runtime_env else None
-        return RayCluster(
+        cluster = RayCluster(
             self.ray or "",
             processes=processes,
             runtime_env=environment,
@@ -141,6 +147,7 @@ class ClusterOptions:
             most_nodes=self.serve_nodes,
             wanted_nodes=self.ray_nodes,
         )
+        return RemoteNodes(specs, cluster, archives)
 
 
 def _read_runtime_env(path: Path) -> dict[str, Any]:

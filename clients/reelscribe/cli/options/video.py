@@ -17,8 +17,8 @@ from reelscribe.errors import UsageError
 if TYPE_CHECKING:
     from reelscribe.contract.frames import Resize
     from reelscribe.decode.shots import ShotDetection
-    from reelscribe.run.tracks import options as tracks
-    from reelscribe.run.tracks.options import CaptionOptions
+    from reelscribe.run.tracks.captions import CaptionOptions
+    from reelscribe.run.tracks.clips import ClipOptions as ClipTrackOptions
 
 frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
 clip_option = partial(typer.Option, rich_help_panel=Heading.CLIPS)
@@ -121,14 +121,14 @@ class ClipOptions:
         decides = (each.name for each in fields(self) if each.name != "clips_per_request")
         return any(getattr(self, name) is not None for name in decides)
 
-    def clip_options(self, run: RunOptions, video: VideoOptions, resize: Resize) -> tracks.ClipOptions:
+    def clip_options(self, run: RunOptions, video: VideoOptions, resize: Resize) -> ClipTrackOptions:
         """Return the options of clips for a run.
 
         Raises:
             UsageError: The value of an option is invalid.
         """
         from reelscribe.decode.clips import ClipCutting
-        from reelscribe.run.tracks import options as tracks
+        from reelscribe.run.tracks.clips import ClipOptions as ClipTrackOptions
 
         cutting = ClipCutting(
             self.clips,
@@ -138,7 +138,7 @@ class ClipOptions:
             self.clip_seconds,
             self.clip_overlap,
         )
-        return tracks.ClipOptions(
+        return ClipTrackOptions(
             cutting=cutting,
             fps=self.clip_fps,
             prompt=None if self.prompt is None else _text_of(self.prompt),
@@ -252,7 +252,7 @@ class FrameOptions:
             UsageError: The value of an option is invalid.
         """
         from reelscribe.decode.sampling import Sampling
-        from reelscribe.run.tracks.options import CaptionOptions
+        from reelscribe.run.tracks.captions import CaptionOptions
 
         if self.all_frames and self.every is not None:
             raise UsageError("--all-frames and --every: expected one of them, got both")

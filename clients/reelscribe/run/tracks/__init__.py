@@ -1,6 +1,6 @@
-"""Tracks: what a run makes of each source, one kind of annotations each.
+"""Tracks: a run has one for each kind of annotations that it makes of its sources.
 
-track.py holds what all tracks have in common, and model_track.py what those have that send batches to a model, with
-sender.py for the batches of one source. captions.py, transcripts.py and shots.py are the kinds; options.py holds what
-users choose for them.
+track.py has the track itself, and medium.py what differs between kinds of annotations. captions.py, clips.py,
+transcripts.py and shots.py are the media, each with the options that users choose; prompts.py is about what clip models
+are asked.
 """

@@ -1,57 +1,48 @@
-"""The track of a captioner: it captions the chosen frames of a source and adds the captions to its record."""
+"""Captions: a captioner captions chosen frames of a video."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from reelscribe.client.joining import JoinedFrames
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray, FrameCaption
+from reelscribe.client.operations import Operation, captioning
+from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.model import CaptionerDescription
-from reelscribe.contract.outcomes import Caption, Failure, SourceError
+from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
 from reelscribe.contract.source import Source
+from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
+from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
-from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
+from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
-from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.options import CaptionOptions
-from reelscribe.run.tracks.track import incomplete, unanswered
+from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
+from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
 
-UNDECODABLE_SHARE = 0.02
-"""Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
-frame now and then. A file with more of them is damaged.
-"""
 
-
-class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBatch, str, SavedFrameBatch]):
-    """Captions the chosen frames of sources."""
+class CaptionMedium(Medium):
+    """Captions of the chosen frames of a video."""
 
     kind: ClassVar[Kind] = "captions"
     counts: ClassVar[Counts] = "frames"
     item: ClassVar[str] = "frame"
-    items_per_count = 1.0
+    keeps_thumbnails = True
+    description_type = CaptionerDescription
 
-    def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
-        """Create a track.
-
-        Args:
-            client: The open client of the captioner.
-            options: Which frames to caption, and how; by default one frame a second.
-        """
-        self.options = options or CaptionOptions()
-        super().__init__(client, retry_failed=self.options.retry_failed)
-        self._captioner = client  # `_client`, with the type that has `caption`
+    options: CaptionOptions
+    description: CaptionerDescription
 
     @property
     def choice(self) -> str:
-        """Which frames are chosen, in words."""
+        """Name of the chosen frames."""
         return self.options.sampling.describe()
 
     def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
@@ -66,18 +57,17 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
         likely = min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
         return max(likely, 1.0) if chosen else 0.0  # at least the first frame is chosen
 
-    def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
-        return self.options.settings(description)
-
-    def _create_pool(self, description: CaptionerDescription) -> DecodePool:
-        if not self.options.stream:
-            self.held_batches = self.options.held_batches(description)
-        return self.options.pool(description, self._client.requests_in_flight)
-
-    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadFrames:
+    def read(
+        self,
+        source: Source,
+        opened: SavedSource | None,
+        thumbnails: ThumbnailTask | None,
+        utterances: Sequence[Utterance],  # noqa: ARG002 - captions do not depend on them
+    ) -> ReadFrames:
+        """Return the command that reads the chosen frames; see `Medium.read`."""
         task = VideoTask(
             source.path,
-            self._description.input_size,
+            self.description.input_size,
             self.options.sampling,
             self.options.resize,
             deinterlace=self.options.deinterlace,
@@ -85,17 +75,15 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
             known_shots=opened.shots if isinstance(opened, SavedVideo) else None,
             stat=source.stat,
         )
-        most = self.options.batch_size(self._description)
+        most = self.options.batch_size(self.description)
         return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails)
 
-    def _create_joined(self, description: CaptionerDescription) -> JoinedFrames:
-        most = self.options.batch_size(description)
-        return JoinedFrames(self._captioner, max_items=most, max_bytes=self.pool.slot_bytes)
+    def operation(self) -> Operation[FrameArray, FrameCaption]:
+        """Return the operation that captions frames."""
+        return captioning(self.description)
 
-    def _items(self, batch: DecodedFrameBatch) -> FrameArray:
-        return batch.frames
-
-    def _to_save(self, batch: DecodedFrameBatch, answers: Sequence[str | RequestRefused]) -> SavedFrameBatch:
+    def results(self, batch: DecodedFrameBatch, answers: Sequence[FrameCaption | RequestRefused]) -> SavedFrameBatch:
+        """Return the captions of a batch, and the failures of its other frames."""
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
         captions = [
             Caption(index, seconds, answer.text, avg_logprob=answer.avg_logprob)
@@ -112,20 +100,7 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
         reused = [ReusedFrame(*frame) for frame in batch.reused]
         return SavedFrameBatch(batch.first, batch.stop, batch.anchor, captions, reused, failures)
 
-    def _amount(self, saved: SavedFrameBatch) -> float:
-        return len(saved.captions) + len(saved.reused)
-
-    def _unsent(self, saved: SavedFrameBatch) -> float:
-        return len(saved.reused)
-
-    def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        return opened_to_save(opened), opened.chosen
-
-    def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
-        share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)
-        return share, share * max(0.0, opened.end_seconds - opened.info.start_seconds)
-
-    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+    def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Return an error unless every chosen frame has a caption, apart from a few that cannot be decoded."""
         if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "frames")
@@ -136,21 +111,64 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
         return unanswered(failures, "frame", "caption")
 
 
-def opened_to_save(opened: OpenedVideo) -> SavedVideo:
-    """Return what the ledger keeps about an opened video."""
-    return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete, opened.shots)
+@dataclass(frozen=True)
+class CaptionOptions(Options):
+    """Which frames to caption, and how to decode and send them."""
+
+    medium: ClassVar[type[Medium]] = CaptionMedium
+
+    sampling: Sampling = field(default_factory=Sampling)
+    """Which frames; by default one frame a second."""
+    detection: ShotDetection = field(default_factory=ShotDetection)
+    """How the shots are found, if `sampling` chooses frames of each shot."""
+    resize: Resize = "fast"
+    """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
+    deinterlace: bool = False
+    """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
+    reuse: bool = False
+    """True if a frame that is nearly equal to the last captioned one reuses its caption."""
+    frames_per_request: int = MAX_FRAMES_PER_REQUEST
+    """Largest number of frames in one request; fewer where they would exceed 8 MB."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that decode video."""
+        return self.decode_workers
+
+    def settings(self, description: CaptionerDescription) -> dict[str, Any]:
+        """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
+        return {
+            "sampling": self.sampling.to_json(),
+            "detection": self.detection.to_json() if self.sampling.per_shot else None,
+            "resize": self.resize,
+            "deinterlace": self.deinterlace,
+            "reuse_levels": REUSE_LEVELS if self.reuse else None,
+            "reuse_drift_levels": REUSE_DRIFT_LEVELS if self.reuse else None,
+            "frame": asdict(description.input_size),
+            **description.numerics(),
+            "prompt": description.prompt,
+            "generation": dict(description.generation),
+        }
+
+    def item_bytes(self, description: CaptionerDescription) -> int:
+        """Return the size of the largest frame, in bytes."""
+        return description.input_size.nbytes
+
+    def batch_size(self, description: CaptionerDescription) -> int:
+        """Return the largest number of frames in one request, regardless of its size in bytes."""
+        return min(self.frames_per_request, description.max_frames)
 
 
-def damage(why_incomplete: str | None, undecodable: int, chosen: int) -> str | None:
-    """Return why a video counts as damaged, or None if it does not.
+class CaptionTrack(Track):
+    """Captions the chosen frames of sources: a `Track` with a captioner."""
 
-    Args:
-        why_incomplete: Why frames are missing from the file, according to its packets; None if none are missing.
-        undecodable: Number of chosen frames that cannot be decoded.
-        chosen: Number of chosen frames.
-    """
-    if why_incomplete:
-        return why_incomplete
-    if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
-        return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
-    return None
+    def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
+        """Create a track.
+
+        Args:
+            client: The open client of the captioner.
+            options: Which frames to caption, and how; by default one frame a second.
+        """
+        super().__init__(options or CaptionOptions(), client)

@@ -1,136 +1,94 @@
-"""The track of a clip model: it describes the clips of a source and adds the descriptions to its record."""
+"""Clips: a clip model describes the clips of a video."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
-from reelscribe.client.joining import JoinedClips
 from reelscribe.client.models import ClipClient
-from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.client.operations import Operation, describing_clips
+from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription
+from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
-from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
-from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_clips
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
-from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.options import ClipOptions
-from reelscribe.run.tracks.prompts import ask_again, fill, has_field, read_answer
-from reelscribe.run.tracks.track import Siblings, Track, incomplete, unanswered
+from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
+from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer
+from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
 
-USUAL_SHOT_SECONDS = 5.0
-"""Average length of a shot, to say about how many clips a run has before it; in films and on the web, it is 3 to 8."""
+MAX_CLIPS_PER_REQUEST = 8
+"""Default number of clips in one request, which is also the usual number in a device batch."""
 
 _UNUSABLE = "the answer cannot be used"
 
 
-class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, ClipDescription, SavedClipBatch]):
-    """Describes the clips of sources."""
+class ClipMedium(Medium):
+    """Descriptions of the clips of a video."""
 
     kind: ClassVar[Kind] = "clips"
     counts: ClassVar[Counts] = "clips"
     item: ClassVar[str] = "clip"
-    items_per_count = 1.0
+    keeps_thumbnails = True
+    description_type = ClipModelDescription
 
-    def __init__(self, client: ClipClient, options: ClipOptions | None = None) -> None:
-        """Create a track.
-
-        Args:
-            client: The open client of the clip model.
-            options: Where the clips are, and what the model is asked; by default a clip for each shot.
-        """
-        self.options = options or ClipOptions()
-        super().__init__(client, retry_failed=self.options.retry_failed)
-        self._describer = client  # `_client`, with the type that has `describe_clips`
-        self._said: dict[str, list[Utterance]] = {}
-        """What is said in each source that is being described, if prompts have its words."""
-
-    def meet(self, tracks: Sequence[Track[Any]]) -> None:
-        """Find the track of transcripts, on whose settings the descriptions depend if their prompts have its words."""
-        if not has_field(self.options.prompt, "transcript"):
-            return
-        speech = next((track for track in tracks if track.kind == "transcript"), None)
-        if speech is None:
-            raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
-        transcript = {name: value for name, value in speech.job_settings.items() if name not in speech.extras}
-        extras = {name: speech.job_settings[name] for name in speech.extras}
-        self.settings = {**self.settings, "transcript": transcript, **extras}
-        self.extras = speech.extras  # a transcript with the times of words tells better which of them are in a clip
-
-    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:
-        """Describe the clips of a source that have no description yet; see `Track.work`."""
-        if has_field(self.options.prompt, "transcript"):
-            self._said[source.path] = await siblings.utterances()
-        try:
-            return await super().work(source, job, siblings)
-        finally:
-            self._said.pop(source.path, None)
+    options: ClipOptions
+    description: ClipModelDescription
 
     @property
     def choice(self) -> str:
-        """What the clips are, in words."""
+        """Name of the parts of a video that are clips."""
         return self.options.cutting.describe()
 
     def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
         """Return about how many clips a video has."""
-        cutting = self.options.cutting
-        if not seconds or not frames_per_second:
-            return 0.0
-        usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.step_seconds
-        return max(1.0, seconds / usual)
+        return likely_clips(self.options.cutting, seconds) if seconds and frames_per_second else 0.0
 
-    def _read_settings(self, description: ClipModelDescription) -> Mapping[str, Any]:
-        self.options.check(description)
-        return self.options.settings(description)
-
-    def _create_pool(self, description: ClipModelDescription) -> DecodePool:
-        return self.options.pool(description, self._client.requests_in_flight)
-
-    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadClips:
+    def read(
+        self,
+        source: Source,
+        opened: SavedSource | None,
+        thumbnails: ThumbnailTask | None,
+        utterances: Sequence[Utterance],
+    ) -> ReadClips:
+        """Return the command that reads clips; see `Medium.read`."""
         shots = opened.shots if isinstance(opened, SavedVideo) else None
-        task = replace(self.options.task(source.path, self._description, shots), stat=source.stat)
-        return ReadClips(task, self.options.batch_size(self._description), thumbnails)
+        task = replace(self.options.task(source.path, self.description, shots), stat=source.stat)
+        prompt = partial(self._prompt, source.path, utterances)
+        return ReadClips(task, self.options.batch_size(self.description), thumbnails, prompt)
 
-    def _create_joined(self, description: ClipModelDescription) -> JoinedClips:
-        most = self.options.batch_size(description)
-        return JoinedClips(self._describer, max_items=most, max_bytes=self.pool.slot_bytes)
-
-    def _items(self, batch: DecodedClipBatch) -> Sequence[Clip]:
-        return [
-            Clip(frames, clip.pts_seconds, self._prompt(batch.path, clip.span))
-            for clip, frames in zip(batch.clips, batch.frames, strict=True)
-        ]
-
-    def _prompt(self, path: str, span: Section) -> str | None:
+    def _prompt(self, path: str, utterances: Sequence[Utterance], span: Section) -> str | None:
         if self.options.prompt is None:
             return None
-        return fill(self.options.prompt, path, span, self._said.get(path, ()), self.options.json_schema)
+        return fill(self.options.prompt, path, span, utterances, self.options.json_schema)
 
-    async def _accepted(
-        self, items: Sequence[Clip], answers: list[ClipDescription | RequestRefused]
-    ) -> list[ClipDescription | RequestRefused]:
-        """Ask once more about the clips whose answers do not fit the JSON schema."""
-        again = [(k, why) for k, answer in enumerate(answers) if (why := self._why_refused(answer))]
-        if not again:
-            return answers
-        asked = [replace(items[k], prompt=ask_again(self._asked(items[k]), _text(answers[k]), why)) for k, why in again]
-        second = await self._joined.add(asked)
-        if not self._reading:
-            self._joined.wait_no_longer()
-        for (k, _), answer in zip(again, await second, strict=True):
-            answers[k] = answer
-        return answers
+    def operation(self) -> Operation[Sequence[Clip], ClipDescription]:
+        """Return the operation that describes clips."""
+        return describing_clips(self.description)
+
+    def retry_invalid(
+        self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]
+    ) -> Mapping[int, Clip]:
+        """Return the clips whose answers do not fit the JSON schema, with a prompt that says why."""
+        return {
+            k: replace(items[k], prompt=ask_again(self._asked(items[k]), _text(answer), why))
+            for k, answer in enumerate(answers)
+            if (why := self._why_refused(answer))
+        }
 
     def _asked(self, clip: Clip) -> str:
-        """Return what the model was asked about a clip; for a clip of one frame, it has a prompt of its own."""
-        own = self._description.still_prompt if len(clip.frames) == 1 else self._description.prompt
+        """Return the question to the model about a clip; for a clip of one frame, it has a prompt of its own."""
+        own = self.description.still_prompt if len(clip.frames) == 1 else self.description.prompt
         return clip.prompt or own
 
     def _why_refused(self, answer: ClipDescription | RequestRefused) -> str | None:
@@ -143,7 +101,8 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             return str(error)
         return None
 
-    def _to_save(self, batch: DecodedClipBatch, answers: Sequence[ClipDescription | RequestRefused]) -> SavedClipBatch:
+    def results(self, batch: DecodedClipBatch, answers: Sequence[ClipDescription | RequestRefused]) -> SavedClipBatch:
+        """Return the descriptions of a batch, and the failures of its other clips."""
         described, failures = [], []
         for clip, answer in zip(batch.clips, answers, strict=True):
             start, end = clip.span.start_seconds, clip.span.end_seconds
@@ -164,31 +123,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         failures.sort(key=lambda failure: failure.start)
         return SavedClipBatch(batch.first, batch.stop, batch.anchor, described=described, failures=failures)
 
-    def _amount(self, saved: SavedClipBatch) -> float:
-        return len(saved.described)
-
-    def _unsent(self, saved: SavedClipBatch) -> float:  # noqa: ARG002 - all of them are sent
-        return 0.0
-
-    def _opened_to_save(self, opened: OpenedClips) -> tuple[SavedVideo, int | None]:
-        info = opened.info
-        return SavedVideo(info, info.end_seconds, opened.why_incomplete, opened.shots), opened.clips
-
-    def _share(self, opened: OpenedClips, first: int, stop: int | None) -> tuple[float, float]:
-        seconds = max(0.0, opened.info.end_seconds - opened.info.start_seconds)
-        usual = self.likely_items(seconds, opened.info.average_fps) or 0.0
-        clips = opened.clips if opened.clips is not None else max(usual, first + 1)
-        share = min(1.0, ((clips if stop is None else stop) - first) / max(1, clips))
-        return share, share * seconds
-
-    def _share_of(self, opened: OpenedClips, batch: DecodedClipBatch | SavedClipBatch) -> tuple[float, float]:
-        if self.options.cutting.cut == "windows":
-            return self._share(opened, batch.first, batch.stop)
-        # How many clips there are is known at the end, but the shots together are the whole video.
-        seconds, info = batch.seconds, opened.info
-        return seconds / max(seconds, info.end_seconds - info.start_seconds, 1e-9), seconds
-
-    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+    def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Return an error unless every clip has a description."""
         if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "clips")
@@ -198,6 +133,102 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             return SourceError("MediaError", f"damaged: {undecodable} of {job.total} clips cannot be decoded")
         answered = all(reason.startswith(_UNUSABLE) for reason in failures)
         return unanswered(failures, "clip", "description", AnswerRefused if answered else RequestRefused)
+
+
+@dataclass(frozen=True)
+class ClipOptions(Options):
+    """Where the clips of a video are, and how to describe, decode and send them."""
+
+    medium: ClassVar[type[Medium]] = ClipMedium
+
+    cutting: ClipCutting = field(default_factory=ClipCutting)
+    """Where a video is cut into clips; by default at its shots."""
+    fps: float | None = None
+    """Frames for each second of a clip; None for the model's own number."""
+    prompt: str | None = None
+    """The question to the model, with fields that are filled in for each clip (prompts.py); None for its own prompt."""
+    json_schema: Mapping[str, Any] | None = None
+    """JSON schema that answers must fit; None if they are plain texts."""
+    resize: Resize = "fast"
+    """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
+    deinterlace: bool = False
+    """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
+    clips_per_request: int = MAX_CLIPS_PER_REQUEST
+    """Largest number of clips in one request; fewer where they would exceed 8 MB."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that decode video."""
+        return self.decode_workers
+
+    @property
+    def needs_transcript(self) -> bool:
+        """True if the prompt has the words of a clip."""
+        return has_field(self.prompt, "transcript")
+
+    def check(self, description: ClipModelDescription) -> None:
+        """Raise UsageError if an option is out of range, or the model does not support it."""
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
+        if self.prompt is not None and not self.prompt.strip():
+            raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
+        if has_field(self.prompt, "schema") and self.json_schema is None:
+            raise UsageError("prompt: {schema} needs a JSON schema; give one, or leave it out")
+        if self.json_schema is not None:
+            check_schema(self.json_schema)
+        if (self.prompt is not None or self.json_schema is not None) and not description.allow_prompts:
+            raise UsageError(
+                f"prompt: {description.name} is served with a prompt of its own (allow_prompts: false in its YAML);"
+                " leave it out"
+            )
+
+    def budget(self, description: ClipModelDescription) -> ClipBudget:
+        """Return how many frames of a clip are sent, and at which size."""
+        return description.budget if self.fps is None else replace(description.budget, fps=self.fps)
+
+    def settings(self, description: ClipModelDescription) -> dict[str, Any]:
+        """Return everything except the weights that decides the descriptions, as JSON. It is part of a job's key."""
+        self.check(description)
+        return {
+            "clips": self.cutting.settings(),
+            "budget": self.budget(description).to_json(),
+            "resize": self.resize,
+            "deinterlace": self.deinterlace,
+            **description.numerics(),
+            "system_prompt": description.system_prompt,
+            "prompt": self.prompt or description.prompt,
+            "still_prompt": description.still_prompt,
+            "json_schema": self.json_schema,
+            "generation": dict(description.generation),
+        }
+
+    def task(self, path: str, description: ClipModelDescription, shots: Sequence[Section] | None) -> ClipTask:
+        """Return how to read the clips of a file, whose shots may be known."""
+        budget = self.budget(description)
+        return ClipTask(path, budget, self.cutting, self.resize, deinterlace=self.deinterlace, known_shots=shots)
+
+    def batch_size(self, description: ClipModelDescription) -> int:
+        """Return the largest number of clips in one request, regardless of its size in bytes."""
+        return min(self.clips_per_request, description.max_clips)
+
+    def item_bytes(self, description: ClipModelDescription) -> int:
+        """Return the size of the largest clip, in bytes."""
+        return self.budget(description).most_bytes(self.cutting.longest_seconds)
+
+
+class ClipTrack(Track):
+    """Describes the clips of sources: a `Track` with a clip model."""
+
+    def __init__(self, client: ClipClient, options: ClipOptions | None = None) -> None:
+        """Create a track.
+
+        Args:
+            client: The open client of the clip model.
+            options: Where the clips are, and the question to the model; by default a clip for each shot.
+        """
+        super().__init__(options or ClipOptions(), client)
 
 
 def _text(answer: ClipDescription | RequestRefused) -> str:

@@ -1,4 +1,4 @@
-"""What a clip model is asked: a prompt whose fields are filled in for each clip, and a schema for its answers."""
+"""The question to a clip model: a prompt whose fields are filled in for each clip, and a schema for its answers."""
 
 from __future__ import annotations
 

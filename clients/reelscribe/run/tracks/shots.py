@@ -1,55 +1,88 @@
-"""The track that looks for shots: it needs no model, and adds the shots of a source to its record."""
+"""Shots: where the shots of a video begin and end, which needs no model."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from reelscribe.contract.fields import check_options
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Source, Span
+from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.source import Source
 from reelscribe.decode.shots import VERSION, ShotDetection
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
-from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
+from reelscribe.decode_pool.frames import ReadFrames
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind, Model
-from reelscribe.run.tracks.captions import damage, opened_to_save
-from reelscribe.run.tracks.track import Track, incomplete
+from reelscribe.run.tracks.medium import Medium, Options, incomplete
+from reelscribe.run.tracks.track import Track
+from reelscribe.thumbnails.store import ThumbnailTask
 
 _NO_FRAMES = InputSize(1, 1)
 """Size of the frames that are sent: there are none."""
 
 
-@dataclass(frozen=True)
-class ShotOptions:
-    """How to look for shots."""
-
-    detection: ShotDetection = field(default_factory=ShotDetection)
-    """What counts as a cut."""
-    deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced before they are compared."""
-    decode_workers: int = 2
-    """Number of processes that decode video."""
-    stall_seconds: float = STALL_SECONDS
-    """Seconds without a heartbeat after which a decode process is killed."""
-    retry_failed: bool = False
-    """Whether sources that ended with an error in an earlier run are tried again."""
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-
-class ShotTrack(Track[OpenedVideo]):
-    """Finds the shots of sources."""
+class ShotMedium(Medium):
+    """Shots of a video. They are among the facts about an opened video, so there are no batches."""
 
     kind: ClassVar[Kind] = "shots"
     counts: ClassVar[Counts] = "seconds of video"
-    item: ClassVar[None] = None
-    items_per_count = 1.0
+    detector: ClassVar[Model] = Model("reelscribe shots", VERSION)
+
+    options: ShotOptions
+
+    def read(
+        self,
+        source: Source,
+        opened: SavedSource | None,  # noqa: ARG002 - a video whose shots are known is not read
+        thumbnails: ThumbnailTask | None,  # noqa: ARG002 - no frames are chosen
+        utterances: Sequence[Utterance],  # noqa: ARG002 - shots do not depend on them
+    ) -> ReadFrames:
+        """Return the command that looks for shots; see `Medium.read`."""
+        task = VideoTask(
+            source.path,
+            _NO_FRAMES,
+            sampling=None,
+            deinterlace=self.options.deinterlace,
+            detection=self.options.detection,
+            stat=source.stat,
+        )
+        return ReadFrames(task, 1)
+
+    def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:  # noqa: ARG002 - nothing is sent
+        """Return an error unless the whole video was searched."""
+        if not isinstance(job.opened, SavedVideo):
+            return incomplete(job, "frames")
+        reason = job.opened.why_incomplete
+        return SourceError("MediaError", reason) if reason else None
+
+
+@dataclass(frozen=True)
+class ShotOptions(Options):
+    """How to look for shots."""
+
+    medium: ClassVar[type[Medium]] = ShotMedium
+
+    detection: ShotDetection = field(default_factory=ShotDetection)
+    """How much must change at a cut."""
+    deinterlace: bool = False
+    """True if frames that are marked as interlaced are deinterlaced before they are compared."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that decode video."""
+        return self.decode_workers
+
+    def settings(self, description: None) -> dict[str, Any]:  # noqa: ARG002 - there is no model
+        """Return everything that decides the shots, as JSON. It is part of the key of a job."""
+        return {"detection": self.detection.to_json(), "deinterlace": self.deinterlace}
+
+
+class ShotTrack(Track):
+    """Finds the shots of sources: a `Track` without a model."""
 
     def __init__(self, options: ShotOptions | None = None) -> None:
         """Create a track.
@@ -57,54 +90,4 @@ class ShotTrack(Track[OpenedVideo]):
         Args:
             options: How to look for shots.
         """
-        self.options = options or ShotOptions()
-        super().__init__(retry_failed=self.options.retry_failed)
-
-    @property
-    def choice(self) -> str:
-        """What is looked for, in words."""
-        return "shots"
-
-    def likely_items(self, seconds: float, frames_per_second: float) -> None:  # noqa: ARG002 - nothing is sent
-        """Return None, as nothing is sent."""
-        return
-
-    async def _prepare(self) -> None:
-        self.model = Model("reelscribe shots", VERSION)
-        self.settings = {"detection": self.options.detection.to_json(), "deinterlace": self.options.deinterlace}
-        # Nothing is written to its slots.
-        self.pool = DecodePool(self.options.decode_workers, 1, 0, stall_seconds=self.options.stall_seconds)
-
-    async def _take(self, source: Source, job: Job) -> None:
-        path = source.path
-        task = VideoTask(
-            path,
-            _NO_FRAMES,
-            sampling=None,
-            deinterlace=self.options.deinterlace,
-            detection=self.options.detection,
-            stat=source.stat,
-        )
-        replies = self.pool.read(ReadFrames(task, 1), [Span()], lambda: self._meter.begun(path))
-        async with aclosing(replies):
-            async for opened in replies:
-                assert isinstance(opened, OpenedVideo), "no frames are chosen, so there are no batches"
-                await self.save_opened(path, job, opened)
-                seconds = opened.info.end_seconds - opened.info.start_seconds
-                self._meter.decoded(path, 1.0)
-                self._meter.saved(path, seconds, 1.0, seconds, 0.0)
-        self._meter.ended(path)
-
-    def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        reason = damage(opened.why_incomplete, opened.undecodable, opened.info.frames)
-        return replace(opened_to_save(opened), why_incomplete=reason), opened.chosen
-
-    def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:  # noqa: ARG002
-        """Return a whole source, as shots are known when all of it has been decoded."""
-        return 1.0, opened.info.end_seconds - opened.info.start_seconds
-
-    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:  # noqa: ARG002 - nothing is sent
-        if not isinstance(job.opened, SavedVideo):
-            return incomplete(job, "frames")
-        reason = job.opened.why_incomplete
-        return SourceError("MediaError", reason) if reason else None
+        super().__init__(options or ShotOptions())

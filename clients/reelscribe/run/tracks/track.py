@@ -1,36 +1,44 @@
-"""What all tracks have in common: the jobs of a track in the ledger, and the places where a run asks it something.
+"""A track: it makes one kind of annotations of each source of a run, and saves them in the ledger.
 
-A track makes one kind of annotations. It takes the sources of a run one by one, many of them at the same time, and
-saves what it makes of them in the ledger. model_track.py holds what the tracks of models add.
+It takes the sources one by one, many of them at the same time. A decode process reads a source, its batches go to the
+model, and each answer is saved as soon as it arrives. Batches of short sources share requests. A track needs no limits
+of its own: its client limits the requests in flight, and a batch that may not be sent yet keeps its slot, so its decode
+process waits too. `medium.py` says what differs between kinds of annotations.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
+import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self
+from typing import Any, Protocol, Self
 
+from reelscribe.client import endpoint
+from reelscribe.client.joining import JoinedRequests
+from reelscribe.client.models import ModelClient
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Header, Source, VideoInfo
+from reelscribe.contract.source import Header, Source, Span, VideoInfo
+from reelscribe.decode_pool.commands import DecodedBatch, Opened
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
-from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.limits import Load, Resources
-from reelscribe.reporting.meter import Meter
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged, UsageError
+from reelscribe.reporting.bottleneck import Load, Resources
+from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
-from reelscribe.reporting.words import count
+from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.sender import Opened
+from reelscribe.run.tracks.medium import Medium, Options
+from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.thumbnails.store import ThumbnailTask
 
 
 class Stopped(Exception):
@@ -38,65 +46,109 @@ class Stopped(Exception):
 
 
 class Siblings(Protocol):
-    """What the other tracks of a run make of a source."""
+    """The results of the other tracks of a run for a source."""
 
     async def utterances(self) -> list[Utterance]:
         """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
 
 
-class Track(ABC, Generic[Opened]):
-    """What a run makes of each source. Use it as an async context manager.
+class Track:
+    """Makes one kind of annotations of each source. Use it as an async context manager.
 
-    Entering it creates the decode pool. The tracks of models first request the model's description from the servers;
-    they raise ServerError if no server answers, and UsageError if the model does not support the options.
+    Entering it creates the decode pool. Tracks with a model first request its description from the servers; they raise
+    ServerError if no server answers, and UsageError if the model does not support the options.
     """
 
-    kind: ClassVar[Kind]
-    """The kind of annotations that the track makes."""
-    counts: ClassVar[Counts]
-    """Unit in which the track's progress is counted."""
-    extras: frozenset[str] = frozenset()
-    """Names of the settings that, when they are on, only add something to results."""
-    item: ClassVar[str | None]
-    """What its requests are made of, in the singular; None if it sends none."""
+    medium: Medium
+    """The medium with its options and the description of the model. It and the next three exist after entry."""
     model: Model
-    """Name and revision of the model. This attribute and the next two exist after entry."""
+    """Name and revision of the model."""
     settings: Mapping[str, Any]
     """Everything except the model that decides the results of a source, as JSON."""
     pool: DecodePool
     """The decode processes of the track."""
-    settings_text: str
-    """The JSON of the model with its settings, under which the ledger keeps them. It exists after `begin`."""
+    planned: PlannedTrack
+    """The track as a driver knows it. It exists after `begin`."""
 
-    def __init__(self, *, retry_failed: bool) -> None:
+    def __init__(self, options: Options, client: ModelClient[Any] | None = None) -> None:
         """Create a track.
 
         Args:
-            retry_failed: Whether to retry sources that ended with an error in an earlier run.
+            options: The options, whose type says of which medium the track is.
+            client: The open client of the model; None if the medium needs none.
         """
-        self._retry_failed = retry_failed
+        self.options = options
+        self.extras = options.medium.extras
+        """Names of the settings that, when they are on, only add something to results."""
+        self._client = client
+        self._joined: JoinedRequests[Any, Any] | None = None
+        self._thumbnails: tuple[str, int | None] | None = None
+        """The folder and the number of thumbnails that are kept; None if none are."""
+        self._until_exit = ExitStack()
+        self._reading = 0
+        """Number of sources that are being decoded, or wait for a process."""
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        await self._prepare()
+        description = await self._client.describe() if self._client else None
+        self.medium = self.options.medium(self.options, description)
+        self.model = Model(description.name, description.revision) if description else self.medium.detector
+        self.settings = self.options.settings(description)
+        self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
+        if self._client and (operation := self.medium.operation()):
+            self._until_exit.enter_context(self._client.sharing(self.pool.memory))
+            most = self.options.batch_size(description)
+            self._joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=self.pool.slot_bytes)
         await self.pool.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._joined:
+            await self._joined.close()
+        self._until_exit.close()
         await self.pool.__aexit__(kind, error, trace)
 
-    def count_in(self, meter: Meter, costs: Costs | None = None) -> None:
-        """Connect the track to the meter of a run. Call it once, after entry.
+    @property
+    def kind(self) -> Kind:
+        """The kind of annotations that the track makes."""
+        return self.options.medium.kind
+
+    @property
+    def counts(self) -> Counts:
+        """Unit in which the track's progress is counted."""
+        return self.options.medium.counts
+
+    @property
+    def item(self) -> str | None:
+        """Name of an item of its requests, in the singular; None if it sends none."""
+        return self.options.medium.item
+
+    @property
+    def needs_audio(self) -> bool:
+        """True if recordings without pictures are sources, too."""
+        return self.options.medium.needs_audio()
+
+    @property
+    def can_keep_thumbnails(self) -> bool:
+        """True if its decode processes can keep thumbnails of the frames that they decode."""
+        return self.options.medium.keeps_thumbnails
+
+    def plan(self) -> PlannedTrack:
+        """Return the track as a driver knows it. Call it after entry and `resolve_dependencies`."""
+        retry_failed, text = self.options.retry_failed, settings_text(self.job_settings)
+        return PlannedTrack(self.medium, text, self.extras, self.pool.workers, retry_failed=retry_failed)
+
+    def count_in(self, meter: NodeMeter) -> None:
+        """Connect the track to the meter of its node. Call it once, after entry.
 
         Args:
             meter: Counts the frames or seconds that are done.
-            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
         self._cpu_before = time.process_time()
-        self._run_meter = meter
-        self._meter: TrackMeter = meter.track(self._resources(), self._readings(), costs)
+        self._node_meter = meter
+        self._meter: TrackMeter = meter.track(self._resources(), self._readings())
 
     async def begin(self, store: Store) -> None:
         """Connect the track to the place where results are saved. Call it once, after `count_in`.
@@ -105,7 +157,7 @@ class Track(ABC, Generic[Opened]):
             store: The open ledger of the run, or a link to it.
         """
         self._store = store
-        self.settings_text = settings_text(self.job_settings)
+        self.planned = self.plan()
         self._settings_id = await store.settings_id(self.job_settings)
 
     @property
@@ -113,79 +165,69 @@ class Track(ABC, Generic[Opened]):
         """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
         return {"model": [self.model.name, self.model.revision], **self.settings}
 
-    @property
-    def costs_key(self) -> str:
-        """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
-        settings = settings_text(self.job_settings).encode()
-        return f"{self.counts}, {hashlib.sha256(settings).hexdigest()[:16]}, {self.pool.workers} processes"
-
     def stop(self) -> None:
-        """Stop decoding. What is on its way is still saved; `work` raises Stopped for everything else."""
+        """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
         self._stopping = True
         self.pool.stop()
+        if self._client:
+            self._client.stop_waiting()
 
     def raise_if_stopping(self) -> None:
         """Raise Stopped after `stop`."""
         if self._stopping:
             raise Stopped
 
+    def limit_requests(self, most: int) -> None:
+        """Set the largest number of unanswered requests, at least 1, within that of the client."""
+        if self._client:
+            self._client.in_flight.set_max_limit(min(most, self._client.requests_in_flight))
+
+    def keep_thumbnails(self, out: Path, most: int | None) -> None:
+        """Keep thumbnails of sources in an output folder, as far as pictures are decoded anyway.
+
+        Args:
+            out: The output folder.
+            most: Number of thumbnails of a source; None for one of each shot or, if shots are
+                not known, one in 5 seconds, at most 12.
+        """
+        self._thumbnails = os.path.abspath(out), most
+
+    def resolve_dependencies(self, tracks: Sequence[Track]) -> None:
+        """Find the tracks of the run that this one depends on. Called once, when all of them have been entered.
+
+        Raises:
+            UsageError: The track needs another one, which is not there.
+        """
+        if not self.options.needs_transcript:
+            return
+        speech = next((track for track in tracks if track.kind == "transcript"), None)
+        if speech is None:
+            raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
+        transcript = {name: value for name, value in speech.job_settings.items() if name not in speech.extras}
+        extras = {name: speech.job_settings[name] for name in speech.extras}
+        self.settings = {**self.settings, "transcript": transcript, **extras}
+        self.extras = speech.extras  # a transcript with the times of words tells better which of them are in a clip
+
     async def job(self, source: Source) -> Job:
         """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
         return await self._store.job(source.sha256, self._settings_id)
 
     async def job_to_do(self, source: Source) -> Job:
-        """Return the job of a source, which is what its record shows if the run keeps that (`keeps`).
+        """Return the job of a source, which is what its record shows if the run keeps that (`PlannedTrack.keeps`).
 
         With `retry_failed`, a job that failed in an earlier run is reopened first.
         """
-        if self._retry_failed or self.extras:
+        if self.options.retry_failed or self.extras:
             text, shown = await self._store.shown(source.path, source.sha256, self.kind) or ("{}", None)
-            if shown and self.keeps(json.loads(text), shown.error and shown.error.type):
+            if shown and self.planned.keeps(json.loads(text), shown.error and shown.error.type):
                 return shown
         job = await self.job(source)
-        if job.done and not job.is_settled(retry_failed=self._retry_failed):
+        if job.done and not job.is_settled(retry_failed=self.options.retry_failed):
             await self._store.reopen(job.id)
             job = await self.job(source)
         return job
 
-    def keeps(self, settings: Mapping[str, Any], error_type: str | None) -> bool:
-        """Return whether the run keeps a result with other settings that a record shows.
-
-        It keeps what has all that its own result would have, and more. With `retry_failed`, it keeps all that did not
-        fail.
-
-        Args:
-            settings: The model with its settings of that result.
-            error_type: Type of the error that it ended with; None if it ended well.
-        """
-        if error_type is not None and not SourceError(error_type, "").is_missing_stream:
-            return False
-        if self._retry_failed:
-            return True
-        has_extras = all(settings.get(name) or not self.job_settings.get(name) for name in self.extras)
-        return has_extras and not self.differences(settings)
-
-    def differences(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the names of the settings that make another result of what has these settings, not only add to it."""
-        ours, theirs = self._without_extras(self.job_settings), self._without_extras(settings)
-        return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-
-    def _without_extras(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        # As JSON, in which tuples are lists.
-        return {name: value for name, value in json.loads(settings_text(settings)).items() if name not in self.extras}
-
-    def retries(self, error_type: str | None) -> bool:
-        """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
-        return self._retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
-
-    def meet(self, tracks: Sequence[Track[Any]]) -> None:
-        """Take note of all tracks of the run. Called once, when all of them have been entered.
-
-        Raises:
-            UsageError: The track needs another one, which is not there.
-        """
-
-    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:  # noqa: ARG002 - few tracks look
+    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
@@ -202,9 +244,10 @@ class Track(ABC, Generic[Opened]):
             ServerError: No server can be used.
             OutputError: The ledger cannot be written.
         """
+        utterances = await siblings.utterances() if self.options.needs_transcript else ()
         try:
             if job.missing:
-                await self._take(source, job)
+                await self._take(source, job, utterances)
         except SourceChanged:
             self.raise_if_stopping()
             raise
@@ -212,74 +255,169 @@ class Track(ABC, Generic[Opened]):
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
         job, failures = await self._store.outcome(source.sha256, self._settings_id)
-        return replace(job, done=True, error=self._verdict(job, failures))
+        return replace(job, done=True, error=self.medium.verdict(job, failures))
 
-    @property
-    @abstractmethod
-    def choice(self) -> str:
-        """What the track takes from sources, in words."""
+    def read(
+        self,
+        source: Source,
+        spans: Sequence[Span],
+        begun: Callable[[], None] = lambda: None,
+        opened: SavedSource | None = None,
+        thumbnails: ThumbnailTask | None = None,
+        utterances: Sequence[Utterance] = (),
+    ) -> AsyncGenerator[Opened | DecodedBatch, None]:
+        """Decode a file in a process of the pool, or in several where none of them is wanted for another file.
 
-    @property
-    @abstractmethod
-    def items_per_count(self) -> float:
-        """How many of what jobs are counted in, frames or samples, there are in what `counts` names."""
+        Args:
+            source: The file. If its `stat` is known, it must have it.
+            spans: The ranges of chosen frames, or of samples, to decode.
+            begun: Called when a process begins to read.
+            opened: Facts about the file from an earlier run; None if there are none.
+            thumbnails: Which thumbnails to keep; None for none.
+            utterances: Everything that is said in the source, if the options need it.
 
-    @abstractmethod
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
-        """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
+        Yields:
+            Facts about the opened file, once or more, and its batches: in order, if the pool has one process. Release
+            each batch.
 
-    @abstractmethod
-    async def _prepare(self) -> None:
-        """Set `model`, `settings` and `pool`. Raises ServerError and UsageError as entering the track does."""
+        Raises:
+            MediaError: The file cannot be read, or not to its end.
+            SourceChanged: The file has another `file_stat`.
+        """
+        return self.pool.read(self.medium.read(source, opened, thumbnails, utterances), spans, begun)
 
-    @abstractmethod
-    async def _take(self, source: Source, job: Job) -> None:
+    async def send(self, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
+        """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
+
+        Until then, its decode process fills one more slot at most, so little is decoded that cannot be sent.
+
+        Returns:
+            The task that returns the results of the batch. When it ends, the batch is released.
+
+        Raises:
+            Stopped: The run was stopped.
+        """
+        batch = batch.copy_if_small()
+        with ExitStack() as stack:
+            stack.callback(batch.release)
+            self.raise_if_stopping()
+            items = batch.items
+            answers = await self._joined.add(items) if self._joined and len(items) else None
+            request = asyncio.create_task(self._answer(batch, items, answers))
+            at_end = stack.pop_all()
+        request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
+        return request
+
+    async def _answer(self, batch: DecodedBatch, items: Any, answers: asyncio.Future[list[Any]] | None) -> SavedBatch:
+        return self.medium.results(batch, await self._retry_invalid(items, await answers) if answers else [])
+
+    async def _retry_invalid(self, items: Any, answers: list[Any]) -> list[Any]:
+        """Ask once more about the items whose answers cannot be used, and return the answers to all."""
+        again = self.medium.retry_invalid(items, answers)
+        if again and self._joined:
+            second = await self._joined.add(list(again.values()))
+            if not self._reading:
+                self._joined.flush()
+            for k, answer in zip(again, await second, strict=True):
+                answers[k] = answer
+        return answers
+
+    async def _take(self, source: Source, job: Job, utterances: Sequence[Utterance]) -> None:
         """Decode the missing part of a source and save what the track makes of it.
 
         Raises:
             MediaError: The file cannot be read, or not to its end. What came before is saved.
         """
+        path = source.path
+        thumbnails = self._thumbnails and ThumbnailTask(self._thumbnails[0], source.sha256, self._thumbnails[1])
+        sender = SourceSender(self, path, job)
+        decoding_failed: MediaError | None = None
 
-    @abstractmethod
-    def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
-        """Return what the ledger keeps about an opened file, and its number of chosen frames or samples if known."""
+        def begun() -> None:
+            self._meter.begun(path)
 
-    @abstractmethod
-    def _share(self, opened: Opened, first: int, stop: int | None) -> tuple[float, float]:
-        """Return the part of a source from `first` to before `stop`, as a fraction (0 to 1) and in seconds."""
+        try:
+            try:
+                with self._reads():
+                    read = self.read(source, job.missing, begun, job.opened, thumbnails, utterances)
+                    async with aclosing(read) as items:
+                        async for item in items:
+                            if isinstance(item, DecodedBatch):
+                                share, _ = sender.opened.share_of(item)
+                                self._meter.decoded(path, share)
+                                await sender.send(item)
+                            else:
+                                sender.open(item)
+            except MediaError as error:
+                decoding_failed = error  # raised later: the batches before it are still sent and saved
+            self._meter.ended(path)
+            await sender.finish(died=isinstance(decoding_failed, DecoderDied | DecoderStalled))
+            if decoding_failed:
+                raise decoding_failed
+            if not self._joined:
+                self._count_whole(path, sender.opened)
+        except asyncio.CancelledError:
+            sender.cancel()
+            raise
+        finally:
+            await sender.close()
 
-    @abstractmethod
-    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
-        """Return the error that a job ends with after its last request; None if it has all results.
-
-        `failures` is the number of failed frames or chunks by reason.
-        """
+    @contextmanager
+    def _reads(self) -> Iterator[None]:
+        """Count a source as one that is being read. When none is, no batch is coming that requests could wait for."""
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            if not self._reading and self._joined:
+                self._joined.flush()
 
     def save_opened(self, path: str, job: Job, opened: Opened) -> asyncio.Future[None]:
-        """Save what is known about an opened source; the future is done when it is on the disk."""
-        saved, total = self._opened_to_save(opened)
-        info = saved.info
-        if info.duration_seconds > 0:
-            rate = info.average_fps if isinstance(info, VideoInfo) else None
-            self._run_meter.learn_header(path, Header(info.duration_seconds, rate))
-        self._run_meter.begun.set()
+        """Save the facts about an opened source; the future is done when they are on the disk."""
+        info = opened.info
+        rate = info.average_fps if isinstance(info, VideoInfo) else None
+        self._node_meter.learn_header(path, Header(info.duration_seconds or None, rate))
         if not self._meter.is_open(path):
-            missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
+            missing = sum(opened.share(span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
-        return self._store.save_opened(job.id, saved, total)
+        return self._store.save_opened(job.id, opened.to_save(), opened.total)
+
+    async def save(self, path: str, job: Job, opened: Opened, saved: SavedBatch) -> None:
+        """Save the results of a batch of an opened source; returns when they are on the disk."""
+        await self._store.save_batch(job.id, saved)
+        share, seconds = opened.share_of(saved)
+        self._meter.saved(path, saved.amount, share, seconds, saved.unsent)
+
+    def _count_whole(self, path: str, opened: Opened) -> None:
+        """Count a source whose results are the facts about it."""
+        share, seconds = opened.share(0, None)
+        self._meter.decoded(path, share)
+        self._meter.saved(path, seconds, share, seconds)
 
     def _resources(self) -> Resources:
         """Return what the track has to work with."""
-        return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
+        if not self._client:
+            return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
+        description, in_flight = self.medium.description, self._client.requests_in_flight
+        on_cpu = set(description.devices) == {"cpu"}
+        return Resources(self.counts, self.pool.workers, description.workers, in_flight, on_cpu)
 
     def _readings(self) -> Readings:
         """Return what the meter reads from the track."""
-        return Readings(load=self._load, decoded=lambda: self.pool.decoded)
+        readings = Readings(load=self._load, decoded=lambda: self.pool.decoded)
+        if not (client := self._client):
+            return readings
+        client.on_answer = self._count
+        return replace(readings, retries=lambda: client.retries, outage=lambda: client.outage)
+
+    def _count(self, answer: endpoint.Answer) -> None:
+        self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
 
     def _load(self) -> Load:
         """Return how long the decode processes and the client were busy; the meter adds what requests took."""
         return Load(
-            with_file=self.pool.lent_seconds,
+            with_file=self.pool.assigned_seconds,
             busy=self.pool.busy_seconds,
             digesting=self.pool.digesting_seconds,
             client_cpu=time.process_time() - self._cpu_before,
@@ -291,33 +429,75 @@ def source_error(error: MediaError) -> SourceError:
     return SourceError(type(error).__name__, str(error))
 
 
-def incomplete(job: Job, items: str) -> SourceError:
-    """Return the error of a job for which a decode process has skipped frames or samples.
+class SourceSender:
+    """The batches of one source on their way to the model and into the ledger, several at a time."""
 
-    Args:
-        job: The job.
-        items: "frames" or "samples".
-    """
-    left = ", ".join(f"{span.first} to {span.stop}" for span in job.missing)
-    return SourceError(
-        "MediaError", f"incomplete: nothing is known of the {items} {left}; try again with --retry-failed"
-    )
+    opened: Opened
+    """Facts about the file, set before the first batch is sent."""
 
+    def __init__(self, track: Track, path: str, job: Job) -> None:
+        """Begin before the source is opened.
 
-def unanswered(
-    failures: Mapping[str, int], item: str, lacks: str, error: type[ReelscribeError] = RequestRefused
-) -> SourceError | None:
-    """Return the error of a job with items that have no answer; None if there are none.
+        Args:
+            track: The track that takes the source through its model.
+            path: The source.
+            job: Its job.
+        """
+        self._track, self._path, self._job = track, path, job
+        self._is_saved = True
+        """True if all facts about the file are saved, or being saved."""
+        self._requests: dict[asyncio.Future[None], asyncio.Task[SavedBatch] | None] = {}
+        """The requests in flight, by the futures of their results on the disk; None where what was opened is saved."""
 
-    Args:
-        failures: Why items have none, and how many for each reason.
-        item: What has none, such as "clip".
-        lacks: What it has none of, such as "description".
-        error: Class of the error.
-    """
-    if not failures:
-        return None
-    number, reason = sum(failures.values()), next(iter(failures))
-    noun, _, of = item.partition(" ")
-    items = f"{count(number, noun)}{of and f' {of}'} {'has' if number == 1 else 'have'}"
-    return SourceError(error.__name__, f"{items} no {lacks}: {reason}")
+    def open(self, opened: Opened) -> None:
+        """Take note of what is known about the file. It is saved with its first batch, or at its end.
+
+        A decode process that dies before its first batch may or may not have told what it has opened, and what is
+        saved must not depend on that.
+        """
+        self.opened = opened
+        self._is_saved = False
+
+    async def send(self, batch: DecodedBatch) -> None:
+        """Wait until a batch may be sent; its results are saved as soon as it is answered."""
+        self._save_opened()
+        request = await self._track.send(batch)
+        self._requests[asyncio.create_task(self._save(request))] = request
+        for saving in [saving for saving in self._requests if saving.done()]:
+            del self._requests[saving]
+            saving.result()  # raises its error, so that a source whose results cannot be saved is not decoded further
+
+    async def finish(self, *, died: bool) -> None:
+        """Return when all results are saved.
+
+        Args:
+            died: Whether the decode process died or hung before the end of the file.
+        """
+        if not died:
+            self._save_opened()
+        await asyncio.gather(*self._requests)
+
+    def cancel(self) -> None:
+        """Cancel the requests that are in flight."""
+        for future in self._futures():
+            future.cancel()
+
+    async def close(self) -> None:
+        """Wait until the requests in flight are saved or have failed."""
+        await asyncio.gather(*self._futures(), return_exceptions=True)
+
+    def _futures(self) -> list[asyncio.Future[Any]]:
+        return [*self._requests, *(request for request in self._requests.values() if request)]
+
+    def _save_opened(self) -> None:
+        if not self._is_saved:
+            self._requests[self._track.save_opened(self._path, self._job, self.opened)] = None
+            self._is_saved = True
+
+    async def _save(self, request: asyncio.Task[SavedBatch]) -> None:
+        try:
+            saved = await request
+        except ServerError:
+            self._track.raise_if_stopping()
+            raise
+        await self._track.save(self._path, self._job, self.opened, saved)

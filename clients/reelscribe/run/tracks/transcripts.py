@@ -1,36 +1,191 @@
-"""The track of a speech model: it transcribes the audio of a source and adds the transcript to its record."""
+"""Transcripts: a speech model transcribes the audio of a source."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from reelscribe.client.joining import JoinedChunks
 from reelscribe.client.models import SpeechClient
+from reelscribe.client.operations import Operation, transcribing
+from reelscribe.contract.chunking import Cutting
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.model import SpeechDescription
-from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
+from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import Source
-from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
-from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import RequestRefused
+from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.decode.audio import SILENCE_DB, AudioTask
+from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
+from reelscribe.decode_pool.slots import items_per_request, request_bytes
+from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedSource
 from reelscribe.results.records import Kind
-from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.track import incomplete, unanswered
+from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
+from reelscribe.run.tracks.track import Track
+from reelscribe.thumbnails.store import ThumbnailTask
+
+MAX_CHUNKS_PER_REQUEST = 8
+"""Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
+server.
+"""
 
 
-class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBatch, ChunkTranscript, SavedAudioBatch]):
-    """Transcribes the audio of sources."""
+class TranscriptMedium(Medium):
+    """Transcripts of the audio of sources."""
 
     kind: ClassVar[Kind] = "transcript"
-    counts: ClassVar[Counts] = "seconds of sound"
+    counts: ClassVar[Counts] = "seconds of audio"
     item: ClassVar[str] = "chunk"
     extras = frozenset({"word_times"})
+    description_type = SpeechDescription
+
+    options: SpeechOptions
+    description: SpeechDescription
+
+    @property
+    def choice(self) -> str:
+        """Name of the part of the audio that is transcribed."""
+        return "speech"
+
+    @property
+    def items_per_count(self) -> float:
+        """Number of samples in a second."""
+        return float(self.description.sample_rate)
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
+        """Return how many chunks of audio there likely are."""
+        return max(seconds / self.description.chunk_seconds, 1.0) if seconds else 0.0
+
+    def read(
+        self,
+        source: Source,
+        opened: SavedSource | None,  # noqa: ARG002 - audio is read again
+        thumbnails: ThumbnailTask | None,  # noqa: ARG002 - of videos alone
+        utterances: Sequence[Utterance],  # noqa: ARG002 - they are made of this
+    ) -> ReadAudio:
+        """Return the command that reads audio in chunks; see `Medium.read`."""
+        task = replace(self.options.task(source.path, self.description), stat=source.stat)
+        return ReadAudio(task, self.options.batch_size(self.description))
+
+    def operation(self) -> Operation[Sequence[SampleArray], ChunkTranscript]:
+        """Return the operation that transcribes chunks."""
+        return transcribing(self.description, self.description.sample_rate, self.options.transcription)
+
+    def results(self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]) -> SavedAudioBatch:
+        """Return the transcripts of a batch, its silences, and the failures of its other chunks."""
+        transcripts, failures = [], []
+        for stretch, answer in zip(batch.audible, answers, strict=True):
+            start, end = stretch.times(batch.sample_rate)
+            if isinstance(answer, ChunkTranscript):
+                transcripts.append(TimedTranscript(start, end, answer))
+            else:
+                failures.append(SpeechFailure(start, end, str(answer)))
+        silences = [Silence(*stretch.times(batch.sample_rate)) for stretch in batch.silent]
+        return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
+
+    def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+        """Return an error unless every sample has been transcribed or is silent."""
+        if not isinstance(job.opened, SavedAudio) or job.total is None or job.missing:
+            return incomplete(job, "samples")
+        if job.opened.why_incomplete:
+            return SourceError("MediaError", job.opened.why_incomplete)
+        return unanswered(failures, "chunk of audio", "transcript")
+
+
+@dataclass(frozen=True)
+class SpeechOptions(Options):
+    """How to transcribe audio, and how to cut, decode and send it."""
+
+    medium: ClassVar[type[Medium]] = TranscriptMedium
+
+    transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
+    """Language, task, and whether to record the times of words."""
+    cutting: Cutting = field(default_factory=Cutting)
+    """Where to cut audio that is longer than the model's longest chunk."""
+    silence_db: float | None = SILENCE_DB
+    """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
+    vad: bool = False
+    """True if chunks in which a voice activity detector finds no voice are not sent either."""
+    chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
+    """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
+    audio_workers: int = 2
+    """Number of processes that decode audio."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self.transcription)
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that decode audio."""
+        return self.audio_workers
+
+    def check(self, description: SpeechDescription) -> None:
+        """Raise UsageError if an option is out of range, or the model does not support it."""
+        language, task = self.transcription.language, self.transcription.task
+        if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
+            raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
+        if language is not None and language not in description.languages:
+            known = ", ".join(description.languages) or "none, as it does not say which language it knows"
+            raise UsageError(
+                f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
+            )
+        if task not in description.tasks:
+            raise UsageError(
+                f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
+            )
+        if self.transcription.word_times and not description.word_times:
+            raise UsageError(
+                f"word times: {description.name} cannot tell when a word was spoken; leave them out, or use another"
+                " model"
+            )
+        self.task("", description)
+
+    def settings(self, description: SpeechDescription) -> dict[str, Any]:
+        """Return everything except the weights that decides the transcript, as JSON. It is part of the key of a job."""
+        self.check(description)
+        return {
+            **asdict(self.transcription),
+            "language": self.transcription.language or description.language,
+            "cutting": asdict(self.cutting),
+            "silence_db": self.silence_db,
+            "vad": self.vad,
+            "sample_rate": description.sample_rate,
+            "chunk_seconds": description.chunk_seconds,
+            **description.numerics(),
+            "generation": dict(description.generation),
+        }
+
+    def task(self, path: str, description: SpeechDescription) -> AudioTask:
+        """Return how to read the audio of a file and cut it into chunks for a model."""
+        samples = chunk_samples(description)
+        return AudioTask(path, description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
+
+    def batch_size(self, description: SpeechDescription, sample_rate: int | None = None) -> int:
+        """Return the largest number of chunks in one request.
+
+        Args:
+            description: The speech model.
+            sample_rate: Sample rate of the chunks, in Hz; None for that of the model.
+        """
+        most = min(self.chunks_per_request, description.max_chunks)
+        chunk_bytes = 2 * chunk_samples(description, sample_rate)
+        return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
+
+    def item_bytes(self, description: SpeechDescription) -> int:
+        """Return the size of the longest chunk, in bytes."""
+        return 2 * chunk_samples(description)
+
+
+def chunk_samples(description: SpeechDescription, sample_rate: int | None = None) -> int:
+    """Return the number of samples in the model's longest chunk, at a sample rate in Hz or at that of the model."""
+    return int(description.chunk_seconds * (sample_rate or description.sample_rate))
+
+
+class TranscriptTrack(Track):
+    """Transcribes the audio of sources: a `Track` with a speech model."""
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
         """Create a track.
@@ -39,84 +194,4 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
             client: The open client of the speech model.
             options: Language, task, and where audio is cut; by default the language is detected.
         """
-        self.options = options or SpeechOptions()
-        super().__init__(client, retry_failed=self.options.retry_failed)
-        self._speech = client  # `_client`, with the type that has `transcribe`
-
-    @property
-    def choice(self) -> str:
-        """What is transcribed, in words."""
-        return "speech"
-
-    @property
-    def items_per_count(self) -> float:
-        """Number of samples in a second."""
-        return float(self._description.sample_rate)
-
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
-        """Return how many chunks of audio there likely are."""
-        return max(seconds / self._description.chunk_seconds, 1.0) if seconds else 0.0
-
-    def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
-        self.options.check(description)
-        self.options.task("", description)  # raises UsageError before anything is written
-        return self.options.settings(description)
-
-    def _create_pool(self, description: SpeechDescription) -> DecodePool:
-        return self.options.pool(description, self._client.requests_in_flight)
-
-    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: object) -> ReadAudio:  # noqa: ARG002 - of videos alone
-        task = replace(self.options.task(source.path, self._description), stat=source.stat)
-        return ReadAudio(task, self.options.batch_size(self._description))
-
-    def _create_joined(self, description: SpeechDescription) -> JoinedChunks:
-        most = self.options.batch_size(description)
-        sample_rate, options = description.sample_rate, self.options.transcription
-        return JoinedChunks(self._speech, sample_rate, options, max_items=most, max_bytes=self.pool.slot_bytes)
-
-    def _items(self, batch: DecodedAudioBatch) -> Sequence[SampleArray]:
-        return batch.chunks
-
-    def _to_save(
-        self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]
-    ) -> SavedAudioBatch:
-        transcripts, failures = [], []
-        for stretch, answer in zip(batch.audible, answers, strict=True):
-            start, end = self._times(stretch)
-            if isinstance(answer, ChunkTranscript):
-                transcripts.append(TimedTranscript(start, end, answer))
-            else:
-                failures.append(SpeechFailure(start, end, str(answer)))
-        silences = [Silence(*self._times(stretch)) for stretch in batch.silent]
-        return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
-
-    def _amount(self, saved: SavedAudioBatch) -> float:
-        failed = sum(failure.end - failure.start for failure in saved.failures)
-        return (saved.stop - saved.first) / self._description.sample_rate - failed
-
-    def _unsent(self, saved: SavedAudioBatch) -> float:
-        return sum(silence.end - silence.start for silence in saved.silences)
-
-    def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
-        return SavedAudio(opened.info, opened.why_incomplete), opened.samples
-
-    def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
-        rate = self._description.sample_rate
-        # The number of samples is known once all audio has been decoded. Until then, use the container's duration.
-        samples = opened.samples or max(1.0, opened.info.duration_seconds * rate)
-        seconds = 0.0 if stop is None else (stop - first) / rate
-        share = ((samples if stop is None else stop) - first) / samples
-        return min(1.0, max(0.0, share)), seconds
-
-    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
-        """Return an error unless every sample has been transcribed or is silent."""
-        if not isinstance(job.opened, SavedAudio) or job.total is None or job.missing:
-            return incomplete(job, "samples")
-        if job.opened.why_incomplete:
-            return SourceError("MediaError", job.opened.why_incomplete)
-        return unanswered(failures, "chunk of sound", "transcript")
-
-    def _times(self, stretch: Stretch) -> tuple[float, float]:
-        """Return start and end of a stretch, in seconds of presentation time."""
-        first, stop, start = stretch
-        return start, round(start + (stop - first) / self._description.sample_rate, 6)
+        super().__init__(options or SpeechOptions(), client)

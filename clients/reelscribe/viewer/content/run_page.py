@@ -10,9 +10,9 @@ from threading import Lock
 from reelscribe import errors
 from reelscribe._files import writer_of
 from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.reporting.formatting import describe_clock
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.status import MOST_NODES, RunStatus
-from reelscribe.reporting.words import describe_clock
 from reelscribe.results.ledger_reader import earlier_run_state
 from reelscribe.viewer.content.library_page import LibraryPage, card_of
 from reelscribe.viewer.index.queries import common_folder_of, find_sources, rows_in_order
@@ -90,7 +90,7 @@ class RunFollower:
     def _sample(self, status: RunStatus) -> None:
         """Add a point to the speed over time: the hours of media that were done since the last point."""
         now = status.snapshot
-        hours = now.media_hours_per_hour * now.seconds / 3600
+        hours = now.media_seconds_per_second * now.seconds / 3600
         if self._last is None or self._last[0] != status.pid or now.seconds < self._last[1]:
             self._rates, self._apart = [], _RATE_SECONDS
             self._last = status.pid, now.seconds, hours
@@ -132,7 +132,7 @@ class RunPage:
             done=now.sources_done,
             sources=now.sources,
             failed=now.sources_failed,
-            speed=f"{now.media_hours_per_hour:.1f} times real time",
+            speed=f"{now.media_seconds_per_second:.1f} times real time",
             time_left=time_left_in_words(now) if goes_on else "",
             bottleneck=str(limit_in_words(now)) if goes_on else "",
             as_of=describe_clock(status.time) if status.time else "",
@@ -148,7 +148,7 @@ class RunPage:
                     node.is_ready,
                     node.sources_done,
                     node.sources_open,
-                    f"{node.media_hours_per_hour:.1f}x",
+                    f"{node.media_seconds_per_second:.1f}x",
                 )
                 for node in nodes[:MOST_NODES]
             ),

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from reelscribe.errors import OutputError, printable
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import NAME as ANNOTATIONS_NAME
 from reelscribe.results.annotations import iter_line
 from reelscribe.results.ledger_reader import LedgerReader

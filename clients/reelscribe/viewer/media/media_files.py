@@ -189,7 +189,7 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
     if previews and (video or audio):
         return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
     if not video and not audio:
-        return Playback("none", "No video and no sound that could be played was found in the file.")
+        return Playback("none", "No video and no audio that could be played was found in the file.")
     codecs = " and ".join(codec for codec in (video, audio) if codec)
     advice = "To watch small previews of such files, start reelscribe browse with --transcode."
     return Playback("none", f"Browsers cannot play {suffix or 'such'} files with {codecs}. {advice}")

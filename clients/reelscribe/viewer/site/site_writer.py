@@ -17,7 +17,7 @@ from typing import Any
 
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.folder import ExportFolder, common_folder_of
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.viewer.content.source_page import source_view, used_settings
 from reelscribe.viewer.index.saved_record import SavedRecord, UnreadableRecord, read_record

@@ -8,11 +8,11 @@ from aiohttp import web
 from transformers import AutoProcessor
 
 import speech_handler
-from reelscribe import BulkRun, Server, SpeechClient, TranscriptTrack
+from reelscribe import Run, Server, SpeechClient, TranscriptTrack
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_context import FakeContext, parsed
 from support.fake_torchserve import FakeTorchServe
 from support.tiny_models import save_whisper
@@ -56,7 +56,7 @@ async def test_records_say_en_whether_or_not_the_language_is_given(handler, medi
     options = SpeechOptions(TranscriptionOptions(language=language, word_times=True))
     server = FakeTorchServe(partial(answer, handler=handler), description=described(handler))
     async with server, SpeechClient([Server(server.url)], "speech") as client:
-        await BulkRun([TranscriptTrack(client, options)], tmp_path / "out").run([str(media / "phrases.ogg")])
+        await Run([TranscriptTrack(client, options)], tmp_path / "out").run([str(media / "phrases.ogg")])
     (line,) = (tmp_path / "out" / "annotations.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert record["status"] == "ok"

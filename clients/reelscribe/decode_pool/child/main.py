@@ -1,0 +1,146 @@
+"""The decode process: ``python -m reelscribe.decode_pool.child.main FD SLOT_BYTES SLOTS PARENT``.
+
+`watched_process.py` starts it, and kills it if it hangs. It reads commands from standard input, one JSON object per
+line, and writes replies to standard output, one JSON array of replies per line. Below, ``<-`` marks a command of the
+parent and ``->`` a reply of the process.
+
+Digest files::
+
+    <- {"digest_files": [path, ...]}
+    -> {"digests": [..., ...]}                                    for each file {"source": {"path", "bytes", "sha256"}},
+                                                                  or an error
+
+Read the header of a file::
+
+    <- {"read_header": path}
+    -> {"header": {"seconds", "frames_per_second"}}               or an error
+
+Read the frames, the clips or the audio of a file::
+
+    <- {"read_frames": {...}}, {"read_clips": {...}}              see frames.py, clips.py
+       or {"read_audio": {...}}                                   and audio.py
+       {..., "slot": number}                                      the slot to fill; with the first file only
+    -> {"opened": {...}}                                          facts about the file; again at its end for audio,
+                                                                  and for clips if their shots were looked for
+    -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
+    <- {"slot": number}                                           the next slot to fill, after each batch with a slot
+    -> {"warning": text}                                          if thumbnails cannot be kept
+    -> {"end": {"decoded": frames or seconds of audio}}           or an error
+
+Close the file that was kept open, because it has other portions (see frames.py)::
+
+    <- {"close_file": {}}                                         there is no reply
+
+A file that cannot be read::
+
+    -> {"error": {"type": class name of the error, "message"}}
+
+At any time between a command and its last reply, about once a second while the process makes progress::
+
+    -> {"heartbeat": {}}
+
+Frames and samples are written to memory that both processes map through the file descriptor FD: SLOTS slots of
+SLOT_BYTES bytes each. The process exits when its parent, whose process id is PARENT, does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.child.files import KeptFile, digest_file, read_header
+from reelscribe.errors import MediaError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(channel: WorkerChannel, after_command: Callable[[bool], None] = lambda _: None) -> None:
+    """Execute the commands of the parent until the parent is gone, then exit.
+
+    Args:
+        channel: Connection to the parent.
+        after_command: Called after each command, with whether a file was kept open.
+    """
+    kept = KeptFile[Any]()
+    while True:
+        command = channel.next_command()
+        if "read_frames" not in command:
+            kept.close()
+        try:
+            if "close_file" in command:
+                pass
+            elif "digest_files" in command:
+                # A decode process does this, because it can be killed while it reads a huge file or a dead disk.
+                channel.send(digests=[_digest(channel, path) for path in command["digest_files"]])
+            elif "read_header" in command:
+                channel.send(header=asdict(read_header(command["read_header"])))
+            else:
+                channel.send(end={"decoded": _read(channel, kept, command)})
+        except MediaError as error:
+            kept.close()
+            channel.send(**_error(error))
+        after_command(kept.is_open)
+
+
+def free_memory(file_is_open: bool) -> None:
+    """Free what a file has left in memory.
+
+    PyAV's containers, codecs and frames refer to each other, and Python would free them only after many more files: 30
+    MB of each file of 1080p, or 100 MB where frames are held. What is still alive is not looked at again, except for a
+    file that was kept open.
+    """
+    gc.collect()
+    if not file_is_open:
+        gc.freeze()
+
+
+def _digest(channel: WorkerChannel, path: str) -> dict[str, Any]:
+    try:
+        return {"source": asdict(digest_file(path, channel.heartbeat))}
+    except MediaError as error:
+        return _error(error)
+
+
+def _error(error: MediaError) -> dict[str, Any]:
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def _read(channel: WorkerChannel, kept: KeptFile[Any], command: dict[str, Any]) -> float:
+    """Read a file, and return how many frames or seconds of audio were decoded."""
+    # Each is imported when it is first needed: most processes need only one, and start faster without the others.
+    if "read_audio" in command:
+        from reelscribe.decode_pool.child import audio
+
+        return audio.feed(channel, **command["read_audio"])
+    if "read_clips" in command:
+        from reelscribe.decode_pool.child import clips
+
+        return clips.feed(channel, **command["read_clips"])
+    from reelscribe.decode_pool.child import frames
+
+    return frames.feed(channel, kept, **command["read_frames"])
+
+
+def main() -> None:
+    """Serve the parent process over standard input and output."""
+    # A process that hangs in a codec reads no commands, so it would not notice that its parent is gone.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    fd, slot_bytes, slots, parent = map(int, sys.argv[1:])
+    if os.getppid() != parent:  # it died before it could be watched
+        sys.exit()
+    # Some codecs print to standard output, so it becomes standard error, and replies go to a copy of the original one.
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        serve(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies), free_memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Commands to read a source, and what a decode process answers: the base of `frames.py`, `clips.py` and `audio.py`.
+
+A parent sends a command, which says what to read and how. It gets facts about the opened file, and then batches, whose
+frames or samples lie in slots of shared memory. `child/` has the other side of each command.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from reelscribe.contract.source import AudioInfo, Span, VideoInfo
+from reelscribe.decode_pool.slots import Slots
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import SavedSource
+
+Portion = Literal["all", "first", "later"]
+"""The part of a source that a process reads: all that is asked for; all that is asked for up to the first entry point
+that it finds; or a portion that begins at an entry point, up to the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedBatch(ABC):
+    """A range of the chosen frames or the clips of a video, or of the samples of its audio, with what is to be sent."""
+
+    first: int
+    """Number of the first frame, clip or sample."""
+    stop: int
+    """Number of the first frame, clip or sample after the batch."""
+    anchor: int | None = None
+    """`Span.anchor` of a span that begins at `stop`."""
+    slot: int | None
+    """Number of the slot that holds the frames or samples to send; None if there are none."""
+    slots: Slots
+    """The shared memory that has the slot."""
+
+    @property
+    @abstractmethod
+    def items(self) -> Any:
+        """Items to send, as an operation of the client takes them; there may be none."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Size of the frames or samples to send, in bytes."""
+
+    @abstractmethod
+    def _copied(self) -> dict[str, Any]:
+        """Return the fields that are views of the slot, as copies."""
+
+    def release(self) -> None:
+        """Give back the slot. The frames or samples in it must not be used afterwards."""
+        if self.slot is not None:
+            self.slots.give_back(self.slot)
+
+    def copy_if_small(self) -> Self:
+        """Return this batch or, if it fills at most half of its slot, a copy; then the slot is given back.
+
+        Sources of a few frames would otherwise take all slots long before a request is full.
+        """
+        if self.slot is None or 2 * self.nbytes > self.slots.slot_bytes:
+            return self
+        copied = replace(self, **self._copied(), slot=None)
+        self.release()
+        return copied
+
+
+class Opened(ABC):
+    """Facts about a source that a process has opened."""
+
+    info: VideoInfo | AudioInfo
+    """Description of the stream."""
+    why_incomplete: str | None
+    """Why frames or samples are missing; None if the file is complete."""
+    entry_points: Sequence[int] = ()
+    """Numbers of the frames at which other processes may begin, ascending; empty if one must read them all."""
+
+    @property
+    @abstractmethod
+    def total(self) -> int | None:
+        """Number of chosen frames, clips or samples; None as long as it is not known."""
+
+    @abstractmethod
+    def share(self, first: int, stop: int | None) -> tuple[float, float]:
+        """Return the part of the source from `first` to before `stop`, as a fraction (0 to 1) and in seconds."""
+
+    def share_of(self, batch: DecodedBatch | SavedBatch) -> tuple[float, float]:
+        """Return the part of the source that a batch is, as a fraction (0 to 1) and in seconds."""
+        return self.share(batch.first, batch.stop)
+
+    @abstractmethod
+    def to_save(self) -> SavedSource:
+        """Return what the ledger keeps."""
+
+
+OpenedT = TypeVar("OpenedT", bound=Opened)
+BatchT = TypeVar("BatchT", bound=DecodedBatch)
+
+
+class ReadCommand(ABC, Generic[OpenedT, BatchT]):
+    """A command to read a source, and the parser of its replies."""
+
+    def for_portion(self, portion: Portion, opened: OpenedT | None) -> Self:  # noqa: ARG002 - few sources have several
+        """Return the command to read a portion of the source, with what is known about it, if it has portions."""
+        return self
+
+    @abstractmethod
+    def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """Return the JSON of the command, with the spans of the source to read, in ascending order."""
+
+    @abstractmethod
+    def parse_opened(self, reply: dict[str, Any]) -> OpenedT:
+        """Parse the content of an "opened" reply."""
+
+    @abstractmethod
+    def parse_batch(self, reply: dict[str, Any], opened: OpenedT, slots: Slots) -> BatchT:
+        """Parse the content of a "batch" reply. Its frames or samples are views of the slot."""

@@ -1,0 +1,128 @@
+"""Finds what limits the speed of a track, and says it in a few words with what would help.
+
+A decode process that has a file is at work, or waits because its batches may not be sent yet. By Little's law the two
+tell where the queue is: while processes wait, batches arrive faster than they are answered, and the server or the way
+to it is the limit; while they do not, every batch is sent at once, and decoding is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+from reelscribe.reporting.units import UNITS, Counts
+
+WINDOW_SECONDS = 30.0
+"""The limit is that of the last seconds, as it may change during a run."""
+
+FIRST_SECONDS = 2.0
+"""Until processes have worked on files for this long, nothing is known."""
+
+BUSY = 0.9
+"""A part of the system that is busy for at least this fraction of the time (0 to 1) can do no more."""
+
+WAITING = 0.15
+"""If decode processes wait for at least this fraction of the time (0 to 1) that they have a file, the server is the
+limit. It is this small because a server that is only just the limit leaves them little to wait for."""
+
+NETWORK_BOUND = 0.5
+"""The network is the limit if sending takes at least this fraction (0 to 1) of request time."""
+
+WITHOUT_FILE = 0.3
+"""If decode processes have no file for at least this fraction of the time (0 to 1), more of them would not help."""
+
+READING = 0.5
+"""Storage is the limit if reading files for their digests takes at least this fraction (0 to 1) of the processes'
+time with a file."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How long the parts of a track were busy since the start of the run, in seconds."""
+
+    seconds: float = 0.0
+    """Time since the start."""
+    with_file: float = 0.0
+    """Time in which decode processes had a file, summed over all of them."""
+    busy: float = 0.0
+    """Part of `with_file` in which they were at work on it, and not waiting until a batch may be sent."""
+    digesting: float = 0.0
+    """Part of `with_file` in which they read files for their digests."""
+    network: float = 0.0
+    """Time that requests took to send, summed over all of them."""
+    queue: float = 0.0
+    """Time that requests waited in the server's queue, summed over all of them."""
+    compute: float = 0.0
+    """Time that workers computed for this run, summed over all of them."""
+    client_cpu: float = 0.0
+    """CPU time of the client's own process, which is one thread for the most part."""
+
+    def since(self, earlier: Load) -> Self:
+        """Return the load between an earlier moment and this one."""
+        names = [each.name for each in fields(self)]
+        return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a track has to work with."""
+
+    counts: Counts
+    """What it counts; it decides which option adds processes."""
+    decode_workers: int
+    """Number of decode processes."""
+    server_workers: int
+    """Number of workers that serve the model; 0 if there is no model."""
+    requests_in_flight: int
+    """Largest number of requests in flight."""
+    on_cpu: bool = False
+    """Whether the workers compute on the CPU."""
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    """Number of CPU cores that the client may use."""
+
+
+def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool) -> str:
+    """Return what limits the speed and what would help, in a few words.
+
+    Args:
+        load: The load of a stretch of time.
+        resources: What the track has.
+        sources_wait: Whether there are sources that no process has begun.
+    """
+    seconds = max(load.seconds, 1e-9)
+    if load.with_file < FIRST_SECONDS:
+        return "starting"
+    serving = load.compute / seconds / max(1, resources.server_workers)
+    waiting = 1 - load.busy / load.with_file
+    if resources.server_workers and (waiting >= WAITING or serving >= BUSY):
+        requests = max(load.network + load.queue + load.compute, 1e-9)
+        if load.network / requests >= NETWORK_BOUND:
+            return "the network is the limit: use a faster one"
+        if serving < BUSY and resources.requests_in_flight < 2 * resources.server_workers:
+            return "requests are the limit: raise --requests-in-flight"
+        return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
+    if load.client_cpu / seconds >= BUSY:
+        return "the client's core is the limit: run several clients"
+    if load.digesting / load.with_file >= READING:
+        return "reading files is the limit: use faster storage"
+    if load.with_file / seconds / resources.decode_workers < 1 - WITHOUT_FILE:
+        return "saving is the limit: use a faster disk" if sources_wait else "few sources are left: nothing to add"
+    if resources.decode_workers >= resources.cores:
+        return "decoding is the limit: use more cores"
+    return f"decoding is the limit: add {UNITS[resources.counts].option}"
+
+
+class LoadWindow:
+    """The loads of the last WINDOW_SECONDS."""
+
+    def __init__(self) -> None:
+        self._loads = deque([Load()])
+
+    def add(self, load: Load) -> Load:
+        """Add the load since the start of the run, and return that of the window up to it."""
+        self._loads.append(load)
+        while len(self._loads) > 2 and self._loads[1].seconds <= load.seconds - WINDOW_SECONDS:
+            self._loads.popleft()
+        return load.since(self._loads[0])

@@ -1,0 +1,76 @@
+"""What a run has before it: the figures of the line at its start, which is all that --dry-run prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reelscribe.reporting.forecast import TimeLeft
+from reelscribe.reporting.formatting import count, describe_duration, describe_time_left
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a track takes from the sources."""
+
+    name: str
+    """What is chosen, in words, such as "one frame a second"."""
+    item: str | None
+    """What a request is made of, in the singular: "frame", "chunk" or "clip"; None if nothing is sent."""
+    count: int | None
+    """Likely number of items to come; None if it cannot be told from what headers say."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run has before it."""
+
+    sources: int
+    """Number of its sources."""
+    before: int
+    """Number of these that earlier runs have done."""
+    excluded: int
+    """Number of sources that --exclude and --limit leave out."""
+    media_seconds: float
+    """Duration of all its sources, in seconds."""
+    estimated: bool
+    """Whether that is an estimate, because not all headers of many small files were read."""
+    unknown: int
+    """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
+    choices: tuple[Choice, ...]
+    """What each track takes from the sources."""
+    replaced: int
+    """Number of sources whose records will show other results, because settings differ from those of now."""
+    changed_settings: tuple[str, ...]
+    """Names of these settings."""
+    left: TimeLeft | None
+    """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
+
+    def __str__(self) -> str:
+        about = "about " if self.estimated else ""
+        parts = [f"{count(self.sources, 'source')}, {about}{describe_duration(self.media_seconds)} of media"]
+        if self.unknown:
+            parts[0] += f" ({self.unknown:,} of unknown length)"
+        if self.excluded:
+            parts.append(f"{self.excluded:,} left out")
+        if self.replaced:
+            parts.append(other_results(self.replaced, self.changed_settings))
+        if self.before == self.sources:
+            return "; ".join([*parts, "all done before"])
+        if self.before:
+            parts.append(f"{self.before:,} done before")
+        parts += [_describe_choice(choice) for choice in self.choices]
+        parts.append(f"{describe_time_left(*self.left)} to go" if self.left else "time to go not known yet")
+        return "; ".join(parts)
+
+
+def other_results(replaced: int, changed_settings: Sequence[str]) -> str:
+    """Return how many records will show other results than now, and why."""
+    records = "1 record" if replaced == 1 else f"{replaced:,} records"
+    return f"{records} will show other results than now, as other settings were chosen ({', '.join(changed_settings)})"
+
+
+def _describe_choice(choice: Choice) -> str:
+    if choice.count is None or choice.item is None:
+        return choice.name
+    return f"{choice.name}: about {count(choice.count, choice.item)} to come"

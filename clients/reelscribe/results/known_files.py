@@ -1,0 +1,147 @@
+"""What a ledger knows about files before a run begins: how long they are, and how much of them was done before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from reelscribe.contract.fields import check_types, read_number
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Header
+from reelscribe.results.jobs import source_error_from_json
+from reelscribe.results.records import Kind
+from reelscribe.results.schema import path_key
+
+_FILES = "SELECT path, stat, sha256 FROM files WHERE path IN ({})"
+_HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers WHERE path IN ({})"
+_SOURCES = "SELECT path, error IS NOT NULL FROM sources WHERE path IN ({})"
+# The batches of a job that ended well hold all of it, so they need not be added up. What is known of a source can be
+# long, and is read only for jobs that choose nothing.
+_JOB_COLUMNS = """
+    sha256, jobs.id, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
+        (SELECT coalesce(sum(stop - first), 0) FROM batches WHERE job = jobs.id) END,
+        CASE total WHEN 0 THEN
+            json_extract(opened, '$.info.end_seconds') - json_extract(opened, '$.info.start_seconds') END
+"""
+_JOBS = f"""
+    SELECT settings.value, {_JOB_COLUMNS} FROM jobs JOIN settings ON settings.id = jobs.settings
+    WHERE sha256 IN ({{}}) AND settings.value IN ({{}})
+"""  # noqa: S608 - the text is our own
+# What records show that was made with other settings.
+_SHOWN = f"""
+    SELECT results.path, kind, settings.value, {_JOB_COLUMNS}
+    FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    WHERE results.path IN ({{}}) AND settings.value NOT IN ({{}}) AND done
+"""  # noqa: S608 - the text is our own
+
+Select = Callable[..., list[Any]]
+"""Runs a query, given its text and its values, and returns the rows."""
+
+
+class KnownJob(NamedTuple):
+    """How far the annotation of a content by one model with its settings is."""
+
+    id: int
+    """Number of the job in the ledger."""
+    total: int | None
+    """Number of its chosen frames or samples; None if it is not known."""
+    saved: int
+    """Number of these that have a result."""
+    searched: float
+    """Seconds of the video that was searched for shots alone; 0 for a job that chooses frames or samples."""
+    done: bool
+    """Whether nothing is left to do, whether it went well or not."""
+    error: SourceError | None
+    """The error that it ended with, also while it is tried again; None if it ended well or never ended."""
+
+    @property
+    def error_type(self) -> str | None:
+        """Type of the error that it ended with; None if it ended well or never ended."""
+        return self.error.type if self.error else None
+
+
+class ShownJob(NamedTuple):
+    """The result that the record of a source shows, made with other settings than those of the run."""
+
+    settings: Mapping[str, Any]
+    """The model with its settings."""
+    job: KnownJob
+    """How far it is."""
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """The knowledge of a ledger about a file."""
+
+    sha256: str | None = None
+    """Digest of its content, in hexadecimal digits; None if it was never read, or was written to since."""
+    header: Header | None = None
+    """What its header says; None if it was never read, or the file was written to since."""
+    has_record: bool = False
+    """Whether a run has finished it."""
+    was_unreadable: bool = False
+    """Whether it could not be read when a run last tried."""
+    jobs: Mapping[Kind, KnownJob] = field(default_factory=dict)
+    """The jobs of its content for the models of the run that there are."""
+    shown: Mapping[Kind, ShownJob] = field(default_factory=dict)
+    """What its record shows of its content that was made with other settings than those of the run."""
+
+
+def look_up(select: Select, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> list[KnownFile]:
+    """Look up files by a few queries for all of them. Nothing is added.
+
+    Args:
+        select: Runs a query on an open ledger.
+        files: The path of each file and its `file_stat` now, of at most 10,000 files; some hundreds are best, as
+            everything else that is asked of the ledger waits meanwhile.
+        models: The model of each kind of annotations of the run, with its settings as `settings_text`.
+
+    Returns:
+        The knowledge about each file.
+    """
+    keys = [path_key(path) for path, _ in files]
+    digests = {key: (stat, sha256) for key, stat, sha256 in _select(select, _FILES, keys)}
+    headers = {key: (stat, Header(*header)) for key, stat, *header in _select(select, _HEADERS, keys)}
+    for _, header in headers.values():
+        check_types(header)
+    sources = dict(_select(select, _SOURCES, keys))
+    kinds = {text: kind for kind, text in models.items()}
+    contents = list({sha256 for _, sha256 in digests.values()})
+    jobs: dict[str, dict[Kind, KnownJob]] = {}
+    for text, sha256, *columns in _select(select, _JOBS, contents, list(kinds)):
+        jobs.setdefault(sha256, {})[kinds[text]] = _known_job(*columns)
+    shown: dict[tuple[bytes, str], dict[Kind, ShownJob]] = {}
+    for key, kind, text, sha256, *columns in _select(select, _SHOWN, keys, list(kinds)):
+        if kind in models:
+            shown.setdefault((key, sha256), {})[kind] = ShownJob(dict(json.loads(text)), _known_job(*columns))
+    found = []
+    for key, (_, stat) in zip(keys, files, strict=True):
+        digest, header_read = digests.get(key, ("", "")), headers.get(key)
+        sha256 = digest[1] if stat and digest[0] == stat else None
+        found.append(
+            KnownFile(
+                sha256,
+                header_read[1] if header_read and header_read[0] == stat else None,
+                has_record=key in sources,
+                was_unreadable=bool(sources.get(key)),
+                jobs=jobs.get(sha256, {}) if sha256 else {},
+                shown=shown.get((key, sha256), {}) if sha256 else {},
+            )
+        )
+    return found
+
+
+def _select(select: Select, statement: str, *values: Sequence[Any]) -> list[Any]:
+    """Run a query with a list of values in the place of each pair of braces."""
+    places = (", ".join("?" * len(each)) for each in values)
+    return select(statement.format(*places), *(value for each in values for value in each))
+
+
+def _known_job(
+    number: int, total: int | None, done: int, error: str | None, saved: int | None, searched: float | None
+) -> KnownJob:
+    for each in (total, saved, searched):
+        read_number("number", each or 0)
+    return KnownJob(number, total, saved or 0, searched or 0.0, bool(done), source_error_from_json(error))

@@ -1,0 +1,646 @@
+"""The driver of a run: it lists the sources, leases them to nodes, counts, and alone writes ledger and results.
+
+Read it from `Run.run` downwards. On one machine there is one node, in this process (node.py); with `--ray` there are
+many on other machines. The messages of nodes come to `_on_message`. Sources are leased in `_lease`; those that earlier
+runs have done are settled in `_settle` without a node. At the end, the records of all sources that the ledger has are
+written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reelscribe._tasks import cancel_all
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
+from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
+from reelscribe.reporting.forecast import Costs
+from reelscribe.reporting.meter import Meter, NodeFigures, Snapshot
+from reelscribe.reporting.plan import Plan, other_results
+from reelscribe.reporting.progress import Progress, usual_progress
+from reelscribe.reporting.summary import summary_lines
+from reelscribe.results.known_files import KnownFile, look_up
+from reelscribe.results.ledger_reader import LedgerReader, earlier_run_state
+from reelscribe.results.records import Kind, Record, error_of
+from reelscribe.results.schema import NAME as LEDGER
+from reelscribe.results.schema import row_errors
+from reelscribe.run import messages
+from reelscribe.run.folder import RunFolder
+from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, Pace, PendingNodes
+from reelscribe.run.listing import ListedSource, Listing
+from reelscribe.run.messages import FromNode
+from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
+from reelscribe.run.sources import check_names
+from reelscribe.run.store import MemoryStore
+from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.run.tracks.track import Stopped, Track
+
+TICK_SECONDS = 1.0
+"""Seconds between two updates of how fast nodes are, and of what could be moved from one to another."""
+
+OPEN_SOURCES = 1024
+"""Largest number of sources that are leased to the only node, or wait for a source before them to be shown. It bounds
+memory. It is large because a video of many hours holds back the records of all sources after it, and others should go
+on meanwhile."""
+
+HEAD_START_SECONDS = 0.5
+"""Seconds for which the reading of headers waits for the first source."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of a run."""
+
+    snapshot: Snapshot
+    """The measurements of the run at its end."""
+    interrupted: bool
+    """Whether it was stopped before all sources were done; to continue, run it again with the same folder."""
+    replaced_processes: int
+    """Number of decode processes that died, or were killed because they hung."""
+
+    @property
+    def failed(self) -> int:
+        """Number of sources whose record has an error."""
+        return self.snapshot.sources_failed
+
+    def __str__(self) -> str:
+        """Return the figures as one line."""
+        lines = summary_lines(self.snapshot, replaced_processes=self.replaced_processes)
+        return "; ".join(f"{number} {text}" for number, text in lines)
+
+
+@dataclass(eq=False)
+class _Session:
+    """The time that the run works with a node, from its start to its end."""
+
+    node: NodeConnection
+    figures: NodeFigures
+    is_ready: bool = False
+    """Whether sources can be leased to it."""
+    decode_processes: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def is_local(self) -> bool:
+        return self.figures.is_local
+
+
+class _InOrder:
+    """The outcomes of sources, in the order in which the sources were taken from the list."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, str, SourceError | None]] = []
+        self._open: list[int] = []
+        """The numbers of all sources that are taken and not passed on, those that are not done included."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def taken(self, number: int) -> None:
+        self._open.append(number)
+
+    def done(self, number: int, path: str, error: SourceError | None) -> None:
+        heapq.heappush(self._held, (number, path, error))
+
+    def pop(self) -> tuple[str, SourceError | None] | None:
+        """Return the next outcome; None if a source before it is not done, and not too many wait for that."""
+        if not self._held or (self._held[0][0] != self._open[0] and len(self._held) <= OPEN_SOURCES):
+            return None
+        number, path, error = heapq.heappop(self._held)
+        if number == self._open[0]:
+            heapq.heappop(self._open)
+        else:
+            self._open.remove(number)
+            heapq.heapify(self._open)
+        return path, error
+
+
+class Run:
+    """One run over many sources, with one or several tracks, into one folder of this machine."""
+
+    def __init__(
+        self,
+        tracks: Sequence[Track] | Nodes,
+        out: str | os.PathLike[str],
+        *,
+        progress: Progress | None = None,
+        on_record: Callable[[Record], None] | None = None,
+        exclude: Sequence[str] = (),
+        limit: int | None = None,
+        thumbnails: int | None = None,
+    ) -> None:
+        """Describe a run.
+
+        Args:
+            tracks: The tracks of a run on this machine, at least one; the clients of their models must stay open until
+                the run has ended. Or the nodes of a run over many machines, which have tracks of their own.
+            out: Folder for annotations.jsonl and the ledger, on a disk of this machine; it is created if it is missing.
+            progress: Shows the progress of the run; by default, a notebook shows it, and other programs show nothing.
+            on_record: Called with the record of each source that is done, in the order of the sources; None to call
+                nothing. It has the results of this run's models, which are read from the ledger; this is possible until
+                the run ends. Over many machines, a source that holds back more than 1024 others is passed over.
+            exclude: Globs; sources whose path or file name fits one of them are left out.
+            limit: Largest number of sources, of those that are not done yet; None for all sources.
+            thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
+                described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
+                none.
+        """
+        self._nodes: Nodes = LocalNodes(tracks) if isinstance(tracks, Sequence) else tracks
+        self._out = Path(out)
+        self._progress = progress or usual_progress()
+        self._on_record = on_record
+        self._exclude, self._limit = exclude, limit
+        self._thumbnails = thumbnails
+        self._folder = RunFolder(self._out)
+        self._meter = Meter()
+        self._costs: dict[str, Any] = {}
+        """What runs into the folder have learned about the cost of sources, as JSON."""
+        self._sessions: dict[str, _Session] = {}
+        self._book = LeaseBook(self._next_sources)
+        self._pace = Pace()
+        self._pending = PendingNodes()
+        self._leased: dict[str, ListedSource] = {}
+        """The sources that were taken from the list and are not done, by their paths."""
+        self._to_settle: list[ListedSource] = []
+        """Sources that were taken from the list and that earlier runs have done."""
+        self._in_order = _InOrder()
+        self._blind: set[str] = set()
+        """Names of nodes that do not see some source."""
+        self._refusal: ReelscribeError | None = None
+        """The error because of which the last node was abandoned."""
+        self._first: messages.Ready | None = None
+        """What the first node has told about its tracks."""
+        self._has_first = asyncio.Event()
+        self._has_opened = asyncio.Event()
+        """Set when a source has been opened, or is done."""
+        self._is_announced = False
+        """Whether the headers of sources have been read."""
+        self._wake = asyncio.Event()
+        """Set when sources may be leased, or the run may be done."""
+        self._broken: asyncio.Future[None] | None = None
+        """Has the error because of which the run cannot go on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of annotations that the run makes; empty before the first node is ready."""
+        return [track.kind for track in self._tracks]
+
+    def stop(self) -> None:
+        """End the run early: nodes save the answers to their requests in flight, and `run` returns."""
+        self._stopped = True
+        self._folder.stopping()
+        for session in self._ready():
+            session.node.send(messages.Stop())
+        self._wake.set()
+
+    async def plan(self, names: Sequence[str]) -> Plan:
+        """Find out what `run` would do, without writing anything.
+
+        Args:
+            names: Files, folders and globs.
+
+        Returns:
+            The number and length of the sources, what would be taken from them, and how long that would take.
+
+        Raises:
+            UsageError: A name matches no source, a model does not support the options, or no node can be used.
+            OutputError: The ledger cannot be read.
+            ServerError: No server can be used.
+        """
+        async with AsyncExitStack() as stack:
+            listing = await self._open(names, stack)
+            self._read_costs()
+            self._begin_nodes(Destination(MemoryStore(), self._out, 0), stack)
+            await self._unless_broken(self._has_first.wait())
+            reader = stack.enter_context(LedgerReader(self._out)) if (self._out / LEDGER).exists() else None
+            find = partial(_look_up, self._out, reader, self._models)
+            await self._unless_broken(listing.find(self._tracks, find, self._limit, self._expect))
+            self._meter.all_listed = True
+            await listing.read_headers(self._meter.learn_duration, processes=len(os.sched_getaffinity(0)))
+            return listing.plan(self._meter.time_left())
+
+    async def run(self, names: Sequence[str]) -> Summary:
+        """Annotate sources, and write the files of results in the output folder.
+
+        Results that an earlier run has saved in the same folder are used again, and records of its other sources stay.
+
+        Args:
+            names: Files, folders and globs.
+
+        Returns:
+            The outcome, also if `stop` has ended the run early.
+
+        Raises:
+            UsageError: A name matches no source, a model does not support the options, or no node can be used.
+            OutputError: The folder is in use by another run, or cannot be written to.
+            ServerError: No server can be used.
+        """
+        async with AsyncExitStack() as stack:
+            self._listing = await self._open(names, stack)
+            folder = await stack.enter_async_context(self._folder)
+            self._read_costs()
+            folder.begin(self._meter, self._progress, self._learned)
+            stack.enter_context(self._progress)
+            self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails), stack)
+            for task in (folder.report(), self._tick()):
+                self._start(task)
+            interrupted = await folder.complete(self._work())
+            return Summary(
+                self._meter.snapshot(), interrupted=interrupted, replaced_processes=self._meter.replaced_processes
+            )
+
+    async def _open(self, names: Sequence[str], stack: AsyncExitStack) -> Listing:
+        """Check the names, and connect to the nodes, before anything is written."""
+        suffixes = MEDIA_SUFFIXES if self._nodes.takes_audio else VIDEO_SUFFIXES
+        await asyncio.to_thread(check_names, names, suffixes, self._exclude)
+        listing = stack.enter_context(Listing(names, suffixes, self._exclude))
+        await stack.enter_async_context(self._nodes)
+        return listing
+
+    def _read_costs(self) -> None:
+        with row_errors(self._out / LEDGER):
+            self._costs = dict((earlier_run_state(self._out) or {}).get("costs", {}))
+
+    def _learned(self) -> dict[str, Any]:
+        """Return what the next run wants to know, as JSON."""
+        for track, costs in zip(self._tracks, self._meter.costs(), strict=True):
+            self._costs[track.costs_key] = costs.to_json()
+        return {"costs": self._costs}
+
+    async def _work(self) -> None:
+        """Annotate all sources. Raises Stopped if the run was stopped before all of them were done."""
+        working = asyncio.create_task(self._lease_all())
+        try:
+            await self._unless_broken(working)
+        finally:
+            await cancel_all([working])
+            self._update_figures()
+
+    async def _unless_broken(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
+        """Wait for work, or raise the error because of which the run cannot go on."""
+        assert self._broken
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((working, self._broken), return_when=asyncio.FIRST_COMPLETED)
+            (self._broken if self._broken.done() else working).result()
+        finally:
+            await cancel_all([working])
+
+    # The list of sources.
+
+    async def _find(self) -> None:
+        """Put all sources on the list, and show what the run has before it."""
+        ledger, listing = self._folder.ledger, self._listing
+        await listing.find(self._tracks, lambda files: ledger.look_up(files, self._models), self._limit, self._expect)
+        self._meter.all_listed = True
+        self._wake.set()
+        replaced, changed_settings = listing.replaced
+        if replaced:
+            _log.warning("%s", other_results(replaced, changed_settings))
+        await asyncio.to_thread(self._count_others)
+        # Headers are read when the first source has been opened, so that its decode process starts undisturbed. Then
+        # the headers of few sources are known without that.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_opened.wait(), HEAD_START_SECONDS)
+        try:
+            await listing.read_headers(self._meter.learn_duration, ledger)
+        except ReelscribeError as error:
+            _log.warning("how long the sources are could not be found out: %s", error)
+        self._is_announced = True
+        self._progress.announce(await asyncio.to_thread(listing.plan, self._meter.time_left()))
+
+    def _expect(self, sources: list[ListedSource]) -> None:
+        """Count sources that are on the list."""
+        for source in sources:
+            self._meter.expect(source.path, source.size, source.done_shares, source.done_amounts)
+            if source.is_done:
+                self._meter.done_before()
+        self._wake.set()
+
+    def _count_others(self) -> None:
+        """Count the records of sources in the folder that the run does not name."""
+        self._meter.others = self._folder.reader.count() - self._listing.count_records()
+        if self._meter.others:
+            failed = [each.path for each in self._folder.reader.finished() if each.error is not None]
+            self._meter.others_failed = len(failed) - len(self._listing.holds(failed))
+
+    def _next_sources(self, most: int) -> list[str]:
+        """Take sources from the list that are to be leased; those that are done are settled without a node."""
+        to_lease: list[str] = []
+        while len(to_lease) < most and len(self._to_settle) < OPEN_SOURCES:
+            sources = self._listing.take(most - len(to_lease))
+            if not sources:
+                break
+            for source in sources:
+                self._in_order.taken(source.number)
+                if source.is_done:
+                    self._to_settle.append(source)
+                else:
+                    self._leased[source.path] = source
+                    to_lease.append(source.path)
+        return to_lease
+
+    async def _settle(self) -> None:
+        """Save that the record of each source shows what earlier runs have made of it with the same settings."""
+        ledger = self._folder.ledger
+        while self._to_settle:
+            settling, self._to_settle = self._to_settle, []
+            sources = [Source(each.path, each.size.bytes, each.sha256 or "", each.stat) for each in settling]
+            await asyncio.gather(
+                *(ledger.save_source(source, each.jobs) for source, each in zip(sources, settling, strict=True))
+            )
+            for source, each in zip(sources, settling, strict=True):
+                error = error_of({kind: job.error for kind, job in each.jobs.items()})
+                self._count(each, source, error)
+
+    # Leases.
+
+    async def _lease_all(self) -> None:
+        await self._has_ready_node()
+        self._start(self._find())
+        while True:
+            self._wake.clear()
+            self._settle_hopeless()
+            if self._stopped:
+                if not any(map(self._book.count, self._sessions)):
+                    raise Stopped
+            elif self._listing.is_used_up and self._book.is_empty and not self._to_settle:
+                await self._show_outcomes()
+                return
+            else:
+                # Whoever has least comes first, so that what a busy node gives back does not return to it.
+                for session in sorted(self._sessions.values(), key=lambda each: self._book.count(each.name)):
+                    self._lease(session)
+                await self._settle()
+            await self._show_outcomes()
+            await self._wake.wait()
+
+    async def _has_ready_node(self) -> None:
+        """Wait until the first node is ready. Raises Stopped if the run is stopped before."""
+        while not self._first:
+            if self._stopped:
+                raise Stopped
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _lease(self, session: _Session) -> None:
+        """Lease sources to a node, if it has few."""
+        if not session.is_ready:
+            return
+        held = self._book.count(session.name)
+        if session.is_local:  # it is the only one, so nothing is left for others
+            room = OPEN_SOURCES - held - len(self._in_order)
+        else:
+            room = self._pace.room(session.name, held, session.decode_processes)
+        if room <= 0:
+            return
+        leases = []
+        for path, seen_nowhere in self._book.take(session.name, room, self._sessions.keys() - {session.name}):
+            source = self._leased[path]
+            self._meter.leased(path, source.size, source.done_shares)
+            seen_nowhere = seen_nowhere or session.is_local
+            leases.append(messages.Lease(path, source.size, source.stat, source.sha256, seen_nowhere))
+        if leases:
+            session.node.send(*leases)
+
+    def _settle_hopeless(self) -> None:
+        for path, reason in self._book.hopeless(self._usable()):
+            error = SourceError("MediaError", reason)
+            self._folder.ledger.save_unreadable(path, error).add_done_callback(self._check)
+            self._count(self._leased.pop(path), Source(path), error)
+
+    def _count(self, listed: ListedSource, source: Source, error: SourceError | None, costs: Any = ()) -> None:
+        """Count a source that is done."""
+        self._meter.finished(source, error, costs, before=listed.is_done)
+        self._in_order.done(listed.number, source.path, error)
+        self._has_opened.set()
+        self._wake.set()
+
+    async def _show_outcomes(self) -> None:
+        while outcome := self._in_order.pop():
+            self._progress.finished(*outcome)
+            if self._on_record:
+                self._on_record(await self._record(outcome[0]))
+
+    async def _record(self, path: str) -> Record:
+        """Return the record of a source with the results of this run's models alone."""
+        record = await asyncio.to_thread(self._folder.reader.record, path)
+        return record.only(*self.kinds)
+
+    # Nodes and their messages.
+
+    def _begin_nodes(self, destination: Destination, stack: AsyncExitStack) -> None:
+        self._broken = asyncio.get_running_loop().create_future()
+        stack.push_async_callback(self._end)
+        self._start(self._welcome(destination))
+
+    async def _welcome(self, destination: Destination) -> None:
+        """Begin a session with each node that can be used."""
+        async for node in self._nodes.connections(destination):
+            figures = self._meter.nodes.setdefault(node.name, NodeFigures(node.name))
+            figures.state, figures.read_report = "starting", node.read_report
+            figures.is_local = node.read_report is not None
+            session = self._sessions[node.name] = _Session(node, figures)
+            self._pending.expect(node.name)
+            self._start(self._attend(session))
+
+    async def _attend(self, session: _Session) -> None:
+        """Work with a node until it is lost or of no use."""
+        try:
+            await session.node.run(partial(self._on_message, session), self._break)
+        except NodeLost as lost:
+            self._meter.nodes_lost += 1
+            waiting = self._book.paths(session.name)
+            may_return = self._pending.lost(session.name, with_suspect=self._book.lose(session.name))
+            self._forget(session, f"lost: {lost}", waiting)
+            _log.warning("node %s was lost: %s; what it had not saved is done again", session.name, lost)
+            await session.node.end()
+            if may_return:
+                self._nodes.free(session.name)
+            else:
+                self._abandon(session, UsageError(f"lost {LOSSES_IN_A_ROW} times in a row: {lost}"))
+        except ReelscribeError as error:
+            waiting = self._book.paths(session.name)
+            self._book.give_back_all(session.name)
+            self._forget(session, f"not used: {error}", waiting)
+            await session.node.end()
+            self._abandon(session, error)
+
+    def _on_message(self, session: _Session, message: FromNode) -> None:
+        match message:
+            case messages.Ready():
+                self._admit(session, message)
+            case messages.Opened(path, header):
+                if header.seconds is not None:
+                    if not self._is_announced:
+                        self._listing.learn_header(path, header)
+                    self._meter.learn_duration(path, header.seconds)
+                self._has_opened.set()
+            case messages.Finished(source, error, costs) if self._book.holds(session.name, source.path):
+                self._book.finish(session.name, source.path)
+                self._pace.finished(session.name)
+                self._pending.has_done_a_source(session.name)
+                session.figures.sources_done += 1
+                self._count(self._leased.pop(source.path), source, error, costs)
+            case messages.GivenBack(paths):
+                self._wait_again(paths)
+                self._book.give_back(session.name, paths)
+                self._wake.set()
+            case messages.Unseen(path, why):
+                self._start(self._check_source_locally(session, path, why))
+            case messages.Report(figures):
+                session.figures.report = figures
+
+    def _admit(self, session: _Session, ready: messages.Ready) -> None:
+        """Lease sources to a node from now on."""
+        if self._first is None:
+            self._first = ready
+            for track in ready.tracks:
+                self._meter.add_track(track.medium.counts, Costs.from_json(self._costs.get(track.costs_key, {})))
+            self._has_first.set()
+        if difference := ready.difference(self._first):
+            raise NodeRefused(difference)
+        session.is_ready, session.decode_processes = True, ready.decode_processes
+        session.figures.workers = [track.workers for track in ready.tracks]
+        session.figures.state = "ready"
+        self._pending.forget(session.name)
+        self._share_requests()
+        if self._stopped:
+            session.node.send(messages.Stop())
+        self._wake.set()
+
+    async def _check_source_locally(self, session: _Session, path: str, why: str) -> None:
+        """Find out whether a source that a node cannot see is there at all. It stays leased to the node until then."""
+        why_here = await asyncio.to_thread(why_unseen, path)
+        if self._sessions.get(session.name) is not session:
+            return  # it was lost, and its leases with it
+        self._book.unseen(session.name, path, why)
+        if why_here:
+            self._book.seen_nowhere(path)
+        elif session.name not in self._blind:
+            self._blind.add(session.name)
+            _log.warning("node %s cannot see %s: %s; what it does not see is left to others", session.name, path, why)
+        self._wake.set()
+
+    @property
+    def _tracks(self) -> Sequence[PlannedTrack]:
+        return self._first.tracks if self._first else ()
+
+    @property
+    def _models(self) -> dict[Kind, str]:
+        """The model of each kind of annotations, with its settings, as the ledger keeps it."""
+        return {track.kind: track.settings_text for track in self._tracks}
+
+    def _ready(self) -> list[_Session]:
+        return [session for session in self._sessions.values() if session.is_ready]
+
+    def _usable(self) -> set[str]:
+        """Return the names of the nodes that are ready, or are expected to be so soon."""
+        return {session.name for session in self._ready()} | self._pending.names()
+
+    def _wait_again(self, paths: Sequence[str]) -> None:
+        """Forecast sources that a node does not do as ones that wait."""
+        for path in paths:
+            if source := self._leased.get(path):
+                self._meter.expect_again(path, source.size, source.done_shares)
+
+    def _forget(self, session: _Session, state: str, waiting: Sequence[str]) -> None:
+        session.is_ready = False
+        session.figures.state = state
+        self._meter.ended(session.figures)
+        self._wait_again(waiting)
+        self._sessions.pop(session.name, None)
+        self._share_requests()
+        self._wake.set()
+
+    def _abandon(self, session: _Session, error: ReelscribeError) -> None:
+        """Go on without a node for good, if there is another one."""
+        self._pending.forget(session.name)
+        self._refusal = session.node.as_error_of_the_run(error)
+        if self._sessions or self._usable():
+            _log.warning("node %s is not used: %s", session.name, error)
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """End the run if all nodes have been abandoned."""
+        if self._refusal and not (self._sessions or self._usable()):
+            self._break(self._refusal)
+
+    def _share_requests(self) -> None:
+        """Share out the requests in flight, if the servers are the same for all nodes."""
+        ready = self._ready()
+        if most := self._nodes.shared_requests:
+            for session in ready:
+                session.node.send(messages.Share(max(1, most // len(ready))))
+
+    # What goes on beside that.
+
+    async def _tick(self) -> None:
+        """Learn how fast nodes are, and move sources to those that have none, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._update_figures()
+            self._check_nodes()
+            if self._listing.is_used_up:
+                self._level()
+            self._wake.set()
+
+    def _update_figures(self) -> None:
+        self._pace.update_rates(self._sessions, TICK_SECONDS)
+        for name, session in self._sessions.items():
+            session.figures.sources_open = self._book.count(name)
+
+    def _level(self) -> None:
+        """Ask the node with the most sources for some of them, if another one has none and nothing is left to lease."""
+        if surplus := self._book.surplus({session.name: session.decode_processes for session in self._ready()}):
+            name, sources = surplus
+            self._sessions[name].node.send(messages.GiveBack(sources))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._check)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check(self, ended: asyncio.Future[Any]) -> None:
+        if not ended.cancelled() and (error := ended.exception()):
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the run with an error."""
+        assert self._broken
+        if not self._broken.done():
+            self._broken.set_exception(error)
+            self._broken.exception()  # marks it as retrieved: the run may be ending already
+
+    async def _end(self) -> None:
+        """End all nodes and whatever else goes on."""
+        sessions = list(self._sessions.values())
+        await cancel_all(self._tasks)
+        await asyncio.gather(*(session.node.end() for session in sessions))
+
+
+async def _look_up(
+    out: Path, reader: LedgerReader | None, models: dict[Kind, str], files: list[tuple[str, str]]
+) -> list[KnownFile]:
+    """Look up files in a ledger that is not written to, if there is one."""
+    if reader is None:
+        return [KnownFile()] * len(files)
+    with row_errors(out / LEDGER):
+        return await asyncio.to_thread(look_up, reader.select, files, models)

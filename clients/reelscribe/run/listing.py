@@ -1,0 +1,486 @@
+"""The list of a run's sources: each once, how much of it was done before, and how long it is.
+
+A thread finds the sources while the first of them are leased already, and what the ledger knows is looked up for a page
+of them at a time. The list is a table in a file without a name, because a million sources would fill the memory.
+
+The durations of sources that no run has read are in their headers, which a process of its own reads while the run goes
+on. It begins with the last source, because nodes begin with the first and tell the durations of those that they open. A
+header of a small file takes as long to read as the whole file, so of many small files only some are read, and the
+others are taken for as long as those of their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sqlite3
+import tempfile
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from threading import Lock
+from typing import Any, Literal, NamedTuple, Self
+
+from reelscribe._files import file_stat, size_in
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import VIDEO_SUFFIXES, Header
+from reelscribe.decode_pool.digest_queue import SMALL_BYTES
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import MediaError
+from reelscribe.reporting.forecast import SourceSize, TimeLeft
+from reelscribe.reporting.plan import Choice, Plan
+from reelscribe.reporting.units import UNITS
+from reelscribe.results.jobs import Job
+from reelscribe.results.known_files import KnownFile, KnownJob
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.records import Kind
+from reelscribe.results.schema import path_key
+from reelscribe.run.sources import find_sources, fits_any
+from reelscribe.run.tracks.planned import PlannedTrack
+
+NAMES_AT_ONCE = 1000
+"""Number of sources that are added to the list at once."""
+
+USUAL_FRAMES_PER_SECOND = 25.0
+"""Frame rate of videos where no header states one."""
+
+SMALL_FILES = 100
+"""Largest number of small files whose headers are read while a run goes on."""
+
+LookUp = Callable[[list[tuple[str, str]]], Awaitable[list[KnownFile]]]
+"""Returns what the ledger knows about files, given the path of each and its `file_stat`."""
+
+_CREATE = """
+CREATE TABLE sources (
+    number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, name BLOB NOT NULL, stat TEXT NOT NULL, kind TEXT NOT NULL,
+    bytes INTEGER NOT NULL, header INTEGER NOT NULL, seconds REAL, rate REAL, sha256 TEXT, is_done INTEGER NOT NULL,
+    shares TEXT, jobs TEXT, has_record INTEGER NOT NULL, was_unreadable INTEGER NOT NULL, changed TEXT
+)
+"""
+_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs"
+_PAGE = f"SELECT {_COLUMNS} FROM sources WHERE number > ? ORDER BY number LIMIT ?"  # noqa: S608 - the text is our own
+_ONE = f"SELECT {_COLUMNS} FROM sources WHERE number = ?"  # noqa: S608 - the text is our own
+_LEARN = """
+UPDATE sources SET header = max(header, 1), seconds = coalesce(?, seconds), rate = coalesce(?, rate) WHERE key = ?
+"""
+# Those that could not be read come last: they get the highest numbers.
+_LIMIT = """
+DELETE FROM sources WHERE number NOT IN (SELECT number FROM sources ORDER BY was_unreadable, number LIMIT ?)
+"""
+_UNREADABLE_LAST = """
+UPDATE sources SET number = number + (SELECT max(number) FROM sources) WHERE was_unreadable
+"""
+_LENGTHS = """
+SELECT kind, bytes <= ?, sum(iif(seconds IS NULL, 0, bytes)), sum(seconds) FROM sources GROUP BY 1, 2
+"""
+_CHANGED = "SELECT changed, count(*) FROM sources WHERE changed IS NOT NULL GROUP BY changed"
+_TOLD = "header = 1 AND stat != '' AND (rate IS NOT NULL OR kind = 'audio')"
+_UNKNOWN = "header < 2 AND stat != '' AND (header = 0 OR rate IS NULL AND kind = 'video')"
+_NUMBERS = "SELECT number FROM sources WHERE {} ORDER BY number DESC"
+
+_FROM_TRACK, _FROM_LEDGER = 1, 2
+"""Where a header was found; 0 if it is not known."""
+
+
+class Share(NamedTuple):
+    """How much of a source is done for one track."""
+
+    share: float = 0.0
+    """Fraction of it (0 to 1)."""
+    amount: float = 0.0
+    """Frames or seconds of audio; 0 for a copy of a source before it."""
+    total: int | None = None
+    """Number of chosen frames or samples of it; None if it was never opened."""
+
+
+class ListedSource(NamedTuple):
+    """A source of a run, as far as it is known before it is opened."""
+
+    number: int
+    path: str
+    stat: str
+    """Its `file_stat`; empty if there is none."""
+    size: SourceSize
+    header: Header | None
+    """What its header says; None if it has not been read."""
+    sha256: str | None
+    """Digest of its content; None if it is not known."""
+    is_done: bool
+    """Whether earlier runs have done all of it."""
+    shares: tuple[Share, ...]
+    """How much of it is done, for each track."""
+    jobs: Mapping[Kind, Job]
+    """Its jobs, if it is done."""
+
+    @property
+    def done_shares(self) -> list[float]:
+        """The fraction of it (0 to 1) that is done, for each track."""
+        return [each.share for each in self.shares]
+
+    @property
+    def done_amounts(self) -> list[float]:
+        """Frames or seconds of audio of it that are done, for each track."""
+        return [each.amount for each in self.shares]
+
+
+class Listing:
+    """The sources of a run. Use it as a context manager; `find` fills it."""
+
+    def __init__(self, names: Iterable[str], suffixes: Collection[str], exclude: Sequence[str] = ()) -> None:
+        """Begin with an empty list.
+
+        Args:
+            names: Files, folders and globs; a file that several names stand for is listed once, by the first of them.
+            suffixes: Endings of media files in lower case.
+            exclude: Globs; sources whose path or name fits one of them are left out.
+        """
+        self._paths = self._kept(find_sources(names, suffixes), exclude)
+        self._lock = Lock()
+        self._tracks: Sequence[PlannedTrack] = ()
+        self._taken = self._found = self._last = 0
+        """Numbers of the source that was taken last, of the last one that may be taken, and of the last one."""
+        self._contents: set[int] = set()
+        """Contents of which earlier runs have done something, by 8 bytes of their digests."""
+        self.count = 0
+        """Number of sources so far."""
+        self.before = 0
+        """Number of these that earlier runs have done."""
+        self.excluded = 0
+        """Number of sources that are left out."""
+        self.is_complete = False
+        """Whether no more sources will come."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            with tempfile.NamedTemporaryFile(prefix="reelscribe-sources-") as file:
+                self._database = sqlite3.connect(file.name, isolation_level=None, check_same_thread=False)
+                stack.callback(self._database.close)
+                self._database.execute("SELECT 1 FROM sqlite_schema")  # opens the file, whose name goes with the block
+            self._database.execute("PRAGMA journal_mode = OFF")  # nobody needs it after a crash
+            self._database.execute("PRAGMA synchronous = OFF")
+            self._database.execute(_CREATE)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._stack.close()
+
+    async def find(
+        self,
+        tracks: Sequence[PlannedTrack],
+        look_up: LookUp,
+        limit: int | None = None,
+        on_more: Callable[[list[ListedSource]], None] = lambda sources: None,
+    ) -> None:
+        """Find all sources, page by page.
+
+        Args:
+            tracks: The tracks of the run.
+            look_up: Returns what the ledger knows about files.
+            limit: Largest number of sources, of those that are not done; those that could not be read before come last.
+                None for all sources, done or not.
+            on_more: Called with the sources that have been added to the list, in order.
+
+        Raises:
+            OutputError: The ledger cannot be read.
+        """
+        self._tracks = tracks
+        while files := await asyncio.to_thread(self._find_page):
+            known = await look_up(files)
+            added = await asyncio.to_thread(self._add, files, known, tracks)
+            if limit is None:
+                on_more(added)
+                self._found = self._last
+        if limit is not None:
+            await asyncio.to_thread(self._limit, limit)
+            for page in self._pages():
+                on_more(page)
+            self._found = self._last
+        self._contents.clear()
+        self.is_complete = True
+
+    def take(self, most: int) -> list[ListedSource]:
+        """Return up to so many sources that were not taken yet; none if more are still to be found, or all are."""
+        sources = [source for source in self._page(self._taken, most) if source.number <= self._found]
+        if sources:
+            self._taken = sources[-1].number
+        return sources
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all sources have been taken."""
+        return self.is_complete and self._taken >= self._last
+
+    @property
+    def replaced(self) -> tuple[int, tuple[str, ...]]:
+        """Number of sources whose records will show other results, and the names of the settings that differ."""
+        rows = self._select(_CHANGED)
+        names = {name for changed, _ in rows for name in json.loads(changed)}
+        return sum(count for _, count in rows), tuple(sorted(names))
+
+    def count_records(self) -> int:
+        """Return the number of sources that had a record when they were listed."""
+        return int(self._select("SELECT total(has_record) FROM sources")[0][0])
+
+    def holds(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those keys (`path_key`) of at most 10,000 that are on the list."""
+        places = ", ".join("?" * len(keys))
+        return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
+
+    def learn_header(self, path: str, header: Header) -> None:
+        """Keep the duration and the frame rate of a source; what is None in `header` does not change what is known."""
+        with self._lock:
+            self._database.execute(_LEARN, (header.seconds, header.frames_per_second, path_key(path)))
+
+    async def read_headers(
+        self, on_duration: Callable[[str, float], None], ledger: Ledger | None = None, processes: int = 1
+    ) -> None:
+        """Find out the durations and frame rates of sources that nobody has told, in decode processes of their own.
+
+        Args:
+            on_duration: Called with the path and the duration of each source whose header states it, in seconds.
+            ledger: Where headers are kept for later runs; then only some of many small files are read. None to keep
+                nothing and to read all of them.
+            processes: Number of processes.
+        """
+        if ledger:
+            for source in map(self._source, await asyncio.to_thread(self._numbers, _TOLD)):
+                await ledger.save_header(source.path, source.stat, source.header or Header(None, None))
+        small = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes <= {SMALL_BYTES}")
+        large = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes > {SMALL_BYTES}")
+        if ledger:
+            small = small[:: -(-len(small) // SMALL_FILES) or 1]  # evenly spread
+        chosen = map(self._source, sorted(small + large, reverse=True))
+        if (first := next(chosen, None)) is None:
+            return
+
+        async def read(source: ListedSource | None) -> None:
+            while source:
+                header = await _read_header(pool, source.path)
+                self.learn_header(source.path, header)
+                if header.seconds is not None:
+                    on_duration(source.path, header.seconds)
+                if ledger:
+                    await ledger.save_header(source.path, source.stat, header)
+                source = next(chosen, None)
+
+        # Nothing is written to its slots.
+        async with DecodePool(processes, 1, 0) as pool:
+            begun = [first, *(next(chosen, None) for _ in range(processes - 1))]
+            await asyncio.gather(*(read(source) for source in begun))
+
+    def plan(self, left: TimeLeft | None) -> Plan:
+        """Return what the run has before it, by what is known now.
+
+        Args:
+            left: Likely duration of the run; None if there is none.
+        """
+        rates = {
+            (kind, bool(small)): seconds / size if size else None
+            for kind, small, size, seconds in self._select(_LENGTHS, SMALL_BYTES)
+        }
+        ((usual_rate,),) = self._select("SELECT avg(nullif(rate, 0)) FROM sources")
+        total, unknown, estimated = 0.0, 0, False
+        items: list[float | None] = [0.0] * len(self._tracks)
+        for source in (source for page in self._pages() for source in page):
+            seconds = source.size.seconds
+            if seconds is None and not source.header and source.stat:
+                rate = rates[source.size.kind, source.size.bytes <= SMALL_BYTES]
+                seconds = None if rate is None else rate * source.size.bytes
+                estimated = estimated or seconds is not None
+            total += seconds or 0.0
+            unknown += seconds is None
+            frame_rate = source.header.frames_per_second if source.header else None
+            if frame_rate is None:
+                frame_rate = usual_rate or USUAL_FRAMES_PER_SECOND
+            for number, track in enumerate(self._tracks):
+                items[number] = _with_items(items[number], source, number, track, seconds or 0.0, frame_rate)
+        replaced, changed_settings = self.replaced
+        return Plan(
+            sources=self.count,
+            before=self.before,
+            excluded=self.excluded,
+            replaced=replaced,
+            changed_settings=changed_settings,
+            media_seconds=total,
+            estimated=estimated,
+            unknown=unknown,
+            choices=tuple(
+                Choice(track.medium.choice, track.medium.item, None if count is None else math.ceil(count))
+                for track, count in zip(self._tracks, items, strict=True)
+            ),
+            left=left,
+        )
+
+    def _kept(self, paths: Iterable[str], exclude: Sequence[str]) -> Iterator[str]:
+        for path in paths:
+            if fits_any(path, exclude):
+                self.excluded += 1
+            else:
+                yield path
+
+    def _find_page(self) -> list[tuple[str, str]]:
+        """Return the path and the `file_stat` of the next files; none at the end."""
+        return [(path, file_stat(path)) for path in islice(self._paths, NAMES_AT_ONCE)]
+
+    def _add(
+        self, files: Sequence[tuple[str, str]], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
+    ) -> list[ListedSource]:
+        """Add those of some files that are not on the list yet; returns them."""
+        seen = self.holds([path_key(path) for path, _ in files])
+        rows: list[tuple[Any, ...]] = []
+        for (path, stat), file in zip(files, known, strict=True):
+            if (key := path_key(path)) not in seen:
+                seen.add(key)
+                rows.append(self._row(self._last + len(rows) + 1, key, path, stat, file, tracks))
+        with self._lock:
+            self._database.execute("BEGIN")
+            self._database.executemany(_ADD, rows)
+            self._database.execute("COMMIT")
+        added = self._page(self._last, len(rows))
+        self._last += len(rows)
+        self.count += len(rows)
+        self.before += sum(source.is_done for source in added)
+        return added
+
+    def _row(
+        self, number: int, key: bytes, path: str, stat: str, file: KnownFile, tracks: Sequence[PlannedTrack]
+    ) -> tuple[Any, ...]:
+        """Return the row of a file: what is known about it, and how much of it is done."""
+        jobs: dict[Kind, KnownJob] = dict(file.jobs)
+        changed: set[str] = set()
+        for track in tracks:
+            if shown := file.shown.get(track.kind):
+                if track.keeps(shown.settings, shown.job.error_type):
+                    jobs[track.kind] = shown.job
+                elif not track.retries(shown.job.error_type):
+                    changed.update(track.differences(shown.settings))
+        header = file.header or Header(None, None)
+        shares = [_share(jobs.get(track.kind), track, header.seconds) for track in tracks]
+        is_done = bool(file.sha256) and all(_is_done(jobs.get(track.kind), track) for track in tracks)
+        if file.sha256:
+            content = int(file.sha256[:16], 16)
+            if content in self._contents:  # its results count once, and nothing is left to do for it
+                shares = [share._replace(share=1.0, amount=0.0) for share in shares]
+            self._contents.add(content)
+        return (
+            number,
+            key,
+            os.fsencode(path),
+            stat,
+            "video" if os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES else "audio",
+            size_in(stat) if stat else 0,
+            _FROM_LEDGER if file.header else 0,
+            header.seconds,
+            header.frames_per_second,
+            file.sha256,
+            is_done,
+            json.dumps(shares) if any(shares) and file.sha256 else None,
+            json.dumps({kind: [job.id, job.total, job.error] for kind, job in jobs.items()}) if is_done else None,
+            file.has_record,
+            file.was_unreadable,
+            json.dumps(sorted(changed)) if changed else None,
+        )
+
+    def _limit(self, most: int) -> None:
+        with self._lock:
+            self._database.execute("DELETE FROM sources WHERE is_done")
+            self._database.execute(_LIMIT, (most,))
+            self._database.execute(_UNREADABLE_LAST)
+        ((kept, last),) = self._select("SELECT count(*), max(number) FROM sources")
+        self.excluded += self.count - self.before - kept
+        self.count, self.before, self._last = kept, 0, last or 0
+
+    def _numbers(self, condition: str) -> list[int]:
+        """Return the numbers of the sources that meet a condition, the last one first."""
+        return [number for (number,) in self._select(_NUMBERS.format(condition))]
+
+    def _source(self, number: int) -> ListedSource:
+        return self._listed(*self._select(_ONE, number)[0])
+
+    def _pages(self) -> Iterator[list[ListedSource]]:
+        """Yield all sources, a page at a time."""
+        last = 0
+        while page := self._page(last, NAMES_AT_ONCE):
+            yield page
+            last = page[-1].number
+
+    def _page(self, after: int, most: int) -> list[ListedSource]:
+        return [self._listed(*row) for row in self._select(_PAGE, after, most)]
+
+    def _select(self, statement: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._database.execute(statement, values).fetchall()
+
+    def _listed(
+        self,
+        number: int,
+        name: bytes,
+        stat: str,
+        kind: Literal["video", "audio"],
+        size: int,
+        header: int,
+        seconds: float | None,
+        rate: float | None,
+        sha256: str | None,
+        is_done: int,
+        shares: str | None,
+        jobs: str | None,
+    ) -> ListedSource:
+        return ListedSource(
+            number,
+            os.fsdecode(name),
+            stat,
+            SourceSize(kind, size, seconds),
+            Header(seconds, rate) if header else None,
+            sha256,
+            bool(is_done),
+            tuple(Share(*each) for each in json.loads(shares)) if shares else (Share(),) * len(self._tracks),
+            {each: _settled(*job) for each, job in json.loads(jobs).items()} if jobs else {},
+        )
+
+
+def _share(job: KnownJob | None, track: PlannedTrack, seconds: float | None) -> Share:
+    if job is None:
+        return Share()
+    amount = job.searched if track.medium.item is None else job.saved / track.medium.items_per_count
+    total = amount if job.total is None else job.total / track.medium.items_per_count
+    if job.total is None and seconds:
+        total = seconds
+    if job.done and track.retries(job.error_type):
+        return Share(0.0, amount, job.total)
+    share = 1.0 if job.done else min(1.0, amount / total) if total else 0.0
+    return Share(share, amount, job.total)
+
+
+def _is_done(job: KnownJob | None, track: PlannedTrack) -> bool:
+    return job is not None and job.done and not track.retries(job.error_type)
+
+
+def _settled(number: int, total: int | None, error: tuple[str, str] | None) -> Job:
+    """Return a job that is done, as `Ledger.save_source` takes it."""
+    return Job(number, None, total, done=True, error=SourceError(*error) if error else None, missing=())
+
+
+def _with_items(
+    count: float | None, source: ListedSource, number: int, track: PlannedTrack, seconds: float, frame_rate: float
+) -> float | None:
+    """Return a count of items to come with those of a source; None if nobody can tell."""
+    done = source.shares[number]
+    if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.medium.counts].pictures):
+        return count
+    items = track.medium.likely_items(seconds, frame_rate)
+    if done.total is not None and track.medium.counts == "frames":
+        items = done.total
+    return None if items is None else count + (1 - done.share) * items
+
+
+async def _read_header(pool: DecodePool, path: str) -> Header:
+    try:
+        return await pool.read_header(path)
+    except MediaError:
+        return Header(None, None)  # the track that opens it says what is wrong

@@ -1,0 +1,199 @@
+"""Media: what differs between frames, clips, chunks of audio and shots. A track is given one.
+
+A medium defines four things, in a file of its own: options, and what follows from them; the command with which a decode
+process reads a source; the operation with which a model answers its items; and how answers become saved results and,
+at the end, a verdict on the source. All else is the same for all media, and in `track.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from reelscribe.client.operations import Operation
+from reelscribe.contract.fields import check_options
+from reelscribe.contract.model import ModelDescription
+from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.source import Source
+from reelscribe.decode_pool.commands import ReadCommand
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
+from reelscribe.decode_pool.slots import request_bytes
+from reelscribe.errors import ReelscribeError, RequestRefused
+from reelscribe.reporting.formatting import count
+from reelscribe.reporting.units import UNITS, Counts
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.records import Kind, Model
+from reelscribe.thumbnails.store import ThumbnailTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ABC):
+    """The options of a track. The methods take the description of its model; None if it has none."""
+
+    medium: ClassVar[type[Medium]]
+    """The medium that these are the options of."""
+
+    stall_seconds: float = STALL_SECONDS
+    """Seconds without a heartbeat after which a decode process is killed."""
+    retry_failed: bool = False
+    """True if sources that ended with an error in an earlier run are tried again."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """Number of decode processes."""
+
+    @property
+    def needs_transcript(self) -> bool:
+        """True if results depend on what is said in a source."""
+        return False
+
+    @abstractmethod
+    def settings(self, description: Any) -> dict[str, Any]:
+        """Return everything except the weights that decides the results, as JSON. It is part of the key of a job.
+
+        Raises:
+            UsageError: An option is out of range, or the model does not support it.
+        """
+
+    def item_bytes(self, description: Any) -> int:  # noqa: ARG002 - few items have no size
+        """Return the size of the largest item, in bytes."""
+        return 1
+
+    def batch_size(self, description: Any) -> int:  # noqa: ARG002 - few items have no size
+        """Return the largest number of items in one request, regardless of its size in bytes."""
+        return 1
+
+    def pool(self, description: Any, requests_in_flight: int) -> DecodePool:
+        """Create the decode pool for a model.
+
+        Args:
+            description: The model. Its largest item determines the size of a slot.
+            requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
+                are being filled.
+        """
+        slot_bytes = request_bytes(self.item_bytes(description), self.batch_size(description))
+        return DecodePool(self.workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
+
+
+class Medium(ABC):
+    """One kind of annotations, with the options and the model of a track."""
+
+    kind: ClassVar[Kind]
+    """The kind of annotations."""
+    counts: ClassVar[Counts]
+    """Unit in which progress is counted."""
+    item: ClassVar[str | None] = None
+    """Name of an item of a request, in the singular; None if there are no requests."""
+    extras: ClassVar[frozenset[str]] = frozenset()
+    """Names of the settings that, when they are on, only add something to results."""
+    keeps_thumbnails: ClassVar[bool] = False
+    """True if decode processes can keep thumbnails of the frames that they decode."""
+    description_type: ClassVar[type[ModelDescription] | None] = None
+    """The description of the model; None if none is needed."""
+    detector: ClassVar[Model] = Model("", "")
+    """Name and version of the code that makes the results, if no model is needed."""
+
+    def __init__(self, options: Any, description: Any) -> None:
+        """Take the options, and the description of the model; None if none is needed."""
+        self.options, self.description = options, description
+
+    @classmethod
+    def needs_audio(cls) -> bool:
+        """Return whether recordings without pictures are sources, too."""
+        return not UNITS[cls.counts].pictures
+
+    @property
+    def choice(self) -> str:
+        """Name of the part of a source that is taken."""
+        return self.kind
+
+    @property
+    def items_per_count(self) -> float:
+        """Number of frames, clips or samples in one of what `counts` names."""
+        return 1.0
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - nobody can tell
+        """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
+        return None
+
+    @abstractmethod
+    def read(
+        self,
+        source: Source,
+        opened: SavedSource | None,
+        thumbnails: ThumbnailTask | None,
+        utterances: Sequence[Utterance],
+    ) -> ReadCommand[Any, Any]:
+        """Return the command with which a decode process reads a source.
+
+        Args:
+            source: The source.
+            opened: Facts about it from an earlier run; None if there are none.
+            thumbnails: Which thumbnails to keep; None for none.
+            utterances: Everything that is said in it, in the order of time, if `Options.needs_transcript`.
+        """
+
+    def operation(self) -> Operation[Any, Any] | None:
+        """Return the operation with which the model answers the items of batches; None if it needs no model."""
+        return None
+
+    def retry_invalid(self, items: Any, answers: Sequence[Any]) -> Mapping[int, Any]:  # noqa: ARG002 - most are valid
+        """Return what is asked once more in place of items whose answers cannot be used, by the items' numbers."""
+        return {}
+
+    def results(self, batch: Any, answers: Sequence[Any]) -> SavedBatch:
+        """Return the results of a decoded batch, as the ledger keeps them.
+
+        Args:
+            batch: The batch.
+            answers: The answer to each of its items, or the RequestRefused because of which it has none.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+        """Return the error that a job ends with after its last request; None if it has all results.
+
+        Args:
+            job: The job.
+            failures: The number of failed frames, clips or chunks by reason.
+        """
+
+
+def incomplete(job: Job, items: str) -> SourceError:
+    """Return the error of a job for which a decode process has skipped frames or samples.
+
+    Args:
+        job: The job.
+        items: "frames" or "samples".
+    """
+    left = ", ".join(f"{span.first} to {span.stop}" for span in job.missing)
+    return SourceError(
+        "MediaError", f"incomplete: nothing is known of the {items} {left}; try again with --retry-failed"
+    )
+
+
+def unanswered(
+    failures: Mapping[str, int], item: str, lacks: str, error: type[ReelscribeError] = RequestRefused
+) -> SourceError | None:
+    """Return the error of a job with items that have no answer; None if there are none.
+
+    Args:
+        failures: Why items have none, and how many for each reason.
+        item: Name of an item, such as "clip".
+        lacks: Name of the missing answer, such as "description".
+        error: Class of the error.
+    """
+    if not failures:
+        return None
+    number, reason = sum(failures.values()), next(iter(failures))
+    noun, _, of = item.partition(" ")
+    items = f"{count(number, noun)}{of and f' {of}'} {'has' if number == 1 else 'have'}"
+    return SourceError(error.__name__, f"{items} no {lacks}: {reason}")
