@@ -34,13 +34,14 @@ import psutil
 
 from fakes.sleeping_nodes import SleepingNodes
 from lib.command import add_json_option, command_parser, run_command
+from lib.delays import Stalls
 from lib.report import Report, publish
 from reelscribe._track_specs import ShotSpec
 from reelscribe.cluster.session import RemoteNodes
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.schema import NAME
-from reelscribe.run.driver import Run
+from reelscribe.run.driver import Run, Summary
 from reelscribe.run.tracks.shots import ShotOptions
 
 MEGABYTE = 1e6
@@ -119,9 +120,14 @@ def drive(sources: str, count: int, out: Path, nodes: int, seconds_per_source: f
     """Run the driver over all sources, and measure this process."""
     watch, cluster = Watch(count), SleepingNodes(nodes, seconds_per_source)
     run = Run(RemoteNodes([ShotSpec(ShotOptions())], cluster), out, progress=watch, thumbnails=0)
-    snapshot = asyncio.run(run.run([sources])).snapshot
+
+    async def measured() -> tuple[Summary, Stalls]:
+        async with Stalls.measured() as stalls:
+            return await run.run([sources]), stalls
+
+    summary, stalls = asyncio.run(measured())
     assert watch.first
-    assert snapshot.sources_done == count
+    assert summary.snapshot.sources_done == count
     peak = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return Figures(
         count,
@@ -129,8 +135,8 @@ def drive(sources: str, count: int, out: Path, nodes: int, seconds_per_source: f
         watch.last,
         _moment(),
         int(peak[0]) * 1024,
-        snapshot.stall_p99_ms,
-        snapshot.stall_longest_ms,
+        stalls.p99_ms,
+        stalls.longest_ms,
         cluster.calls,
         cluster.bytes_sent,
         cluster.largest,
