@@ -222,7 +222,7 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
         (lambda: reelscribe.caption("a", options=SpeechOptions()), "options: expected CaptionOptions or None"),
         (lambda: reelscribe.describe("a", options={"fps": 1}), "options: expected ClipOptions or None, got <dict>"),
         (lambda: reelscribe.transcribe("a", server=8080), "server: expected Server or str or None, got 8080"),
-        (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str, got 5"),
+        (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str or None, got 5"),
         (lambda: reelscribe.annotate(5), "sources: expected a path or several, got 5"),
         (lambda: reelscribe.annotate(["a", 5]), "source: expected a path, got 5"),
         (lambda: reelscribe.annotate("a", 5), "out: expected str or PathLike or None, got 5"),
