@@ -128,7 +128,7 @@ async def test_a_folder_becomes_records_and_the_second_time_nothing_is_sent(medi
             media / "old.avi",
             tmp_path,
             server=server.url,
-            speech_model=None,
+            transcript=False,
             caption_options=options,
         )
         (record,) = await in_a_thread(annotate)
@@ -148,7 +148,7 @@ async def test_a_record_has_all_fields_of_its_line_also_where_a_source_failed(me
             tmp_path.iterdir(),
             tmp_path / "out",
             server=server.url,
-            speech_model=None,
+            transcript=False,
             caption_options=CaptionOptions(sampling=Sampling(per_shot=1)),
         )
     lines = map(json.loads, (tmp_path / "out/annotations.jsonl").read_text().splitlines())
@@ -182,7 +182,10 @@ async def test_a_missing_file_says_which():
             lambda url: reelscribe.caption_async(np.zeros((2, 3), np.uint8), server=url),
             r"expected \(H, W, 3\) or \(N, H, W, 3\)",
         ),
-        (lambda url: reelscribe.annotate_async("x", server=url, model=None, speech_model=None), "expected a model"),
+        (
+            lambda url: reelscribe.annotate_async("x", server=url, captions=False, transcript=False),
+            "expected captions or",
+        ),
     ],
 )
 async def test_what_makes_no_sense_is_a_usage_error(call, rule):
@@ -219,7 +222,7 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
         (lambda: reelscribe.caption("a", options=SpeechOptions()), "options: expected CaptionOptions or None"),
         (lambda: reelscribe.describe("a", options={"fps": 1}), "options: expected ClipOptions or None, got <dict>"),
         (lambda: reelscribe.transcribe("a", server=8080), "server: expected Server or str or None, got 8080"),
-        (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str, got 5"),
+        (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str or None, got 5"),
         (lambda: reelscribe.annotate(5), "sources: expected a path or several, got 5"),
         (lambda: reelscribe.annotate(["a", 5]), "source: expected a path, got 5"),
         (lambda: reelscribe.annotate("a", 5), "out: expected str or PathLike or None, got 5"),

@@ -36,22 +36,27 @@ from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, find_servers
 
-ONLY_ONE = "*"
-"""In place of a model's name, this is the only model of its kind that the server serves."""
-
 T = TypeVar("T")
 SourcePath = str | os.PathLike[str]
 
 
 @overload
 async def caption_async(
-    source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+    source: SourcePath,
+    *,
+    server: Server | str | None = None,
+    model: str | None = ...,
+    options: CaptionOptions | None = None,
 ) -> Results[Caption | Failure]: ...
 
 
 @overload
 async def caption_async(
-    source: FrameArray, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+    source: FrameArray,
+    *,
+    server: Server | str | None = None,
+    model: str | None = ...,
+    options: CaptionOptions | None = None,
 ) -> list[str | RequestRefused]: ...
 
 
@@ -59,7 +64,7 @@ async def caption_async(
     source: SourcePath | FrameArray,
     *,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: CaptionOptions | None = None,
 ) -> Results[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory. The asynchronous form of `caption`."""
@@ -77,13 +82,21 @@ async def caption_async(
 
 @overload
 def caption(
-    source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+    source: SourcePath,
+    *,
+    server: Server | str | None = None,
+    model: str | None = ...,
+    options: CaptionOptions | None = None,
 ) -> Results[Caption | Failure]: ...
 
 
 @overload
 def caption(
-    source: FrameArray, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+    source: FrameArray,
+    *,
+    server: Server | str | None = None,
+    model: str | None = ...,
+    options: CaptionOptions | None = None,
 ) -> list[str | RequestRefused]: ...
 
 
@@ -91,7 +104,7 @@ def caption(
     source: SourcePath | FrameArray,
     *,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: CaptionOptions | None = None,
 ) -> Results[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory.
@@ -121,7 +134,7 @@ async def describe_async(
     source: SourcePath,
     *,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: ClipOptions | None = None,
 ) -> Results[DescribedClip | ClipFailure]:
     """Describe the clips of a video file. The asynchronous form of `describe`."""
@@ -137,7 +150,7 @@ def describe(
     source: SourcePath,
     *,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: ClipOptions | None = None,
 ) -> Results[DescribedClip | ClipFailure]:
     """Describe the clips of a video file with a video-language model.
@@ -165,7 +178,7 @@ async def transcribe_async(
     *,
     sample_rate: int | None = None,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: SpeechOptions | None = None,
 ) -> Results[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory. The asynchronous form of `transcribe`."""
@@ -187,7 +200,7 @@ def transcribe(
     *,
     sample_rate: int | None = None,
     server: Server | str | None = None,
-    model: str = ONLY_ONE,
+    model: str | None = None,
     options: SpeechOptions | None = None,
 ) -> Results[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory.
@@ -217,14 +230,16 @@ async def annotate_async(
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
-    model: str | None = ONLY_ONE,
-    speech_model: str | None = ONLY_ONE,
+    captions: bool = True,
+    transcript: bool = True,
+    model: str | None = None,
+    speech_model: str | None = None,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> Results[SavedRecord]:
     """Caption and transcribe files and folders. The asynchronous form of `annotate`."""
-    if model is None and speech_model is None:
-        raise UsageError("annotate: expected a model or a speech_model, got neither")
+    if not (captions or transcript):
+        raise UsageError("annotate: expected captions or a transcript, got neither")
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else _listed(sources)
     _check("out", out, (str, os.PathLike), None)
     _check("caption_options", caption_options, CaptionOptions, None)
@@ -233,11 +248,11 @@ async def annotate_async(
     tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
         folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
-        if model is not None:
+        if captions:
             name = await _name(found, model, CaptionerDescription)
             captioner = await stack.enter_async_context(CaptionClient([found.server], name))
             tracks.append(CaptionTrack(captioner, caption_options))
-        if speech_model is not None:
+        if transcript:
             name = await _name(found, speech_model, SpeechDescription)
             speech = await stack.enter_async_context(SpeechClient([found.server], name))
             tracks.append(TranscriptTrack(speech, speech_options))
@@ -253,8 +268,10 @@ def annotate(
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
-    model: str | None = ONLY_ONE,
-    speech_model: str | None = ONLY_ONE,
+    captions: bool = True,
+    transcript: bool = True,
+    model: str | None = None,
+    speech_model: str | None = None,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> Results[SavedRecord]:
@@ -268,8 +285,10 @@ def annotate(
             interruption. By default nothing is kept.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
-        model: Name of the captioner on the server, by default the only one; None makes no captions.
-        speech_model: Name of the speech model on the server, by default the only one; None makes no transcripts.
+        captions: Whether captions are made.
+        transcript: Whether a transcript is made.
+        model: Name of the captioner on the server; by default the only one that is served.
+        speech_model: Name of the speech model on the server; by default the only one that is served.
         caption_options: Which frames to caption, and how; by default one frame a second.
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
@@ -280,13 +299,15 @@ def annotate(
     Raises:
         ServerError: The server cannot be used.
         OutputError: The folder is in use by another run, or cannot be written to.
-        UsageError: A name matches no source, an option is invalid, or both models are None.
+        UsageError: A name matches no source, an option is invalid, or nothing is to be made.
     """
     return _run(
         annotate_async(
             sources,
             out,
             server=server,
+            captions=captions,
+            transcript=transcript,
             model=model,
             speech_model=speech_model,
             caption_options=caption_options,
@@ -335,9 +356,9 @@ def _found(server: Server | str | None) -> FoundServer:
     return find_servers(None if server is None else [server])[0]
 
 
-async def _name(found: FoundServer, model: str, kind: type[ModelDescription]) -> str:
-    _check("model", model, str)
-    return await find_model(found, kind, None if model == ONLY_ONE else model)
+async def _name(found: FoundServer, model: str | None, kind: type[ModelDescription]) -> str:
+    _check("model", model, str, None)
+    return await find_model(found, kind, model)
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -35,11 +35,3 @@ def test_a_runtime_environment_that_is_none_is_refused(tmp_path, text, why):
     if text is not None:
         path.write_text(text)
     assert f"--ray-runtime-env {path}: {why}" in refusal(*ON, "--ray-runtime-env", str(path), command="shots")
-
-
-def test_a_dry_run_does_not_go_with_a_cluster():
-    assert "--dry-run and --ray: expected one of them" in refusal(*ON, "--dry-run", "--server", "http://a")
-
-
-def test_thumbnails_do_not_go_with_a_cluster():
-    assert "--thumbnails and --ray: expected one of them" in refusal(*ON, "--thumbnails", "3", "--server", "http://a")

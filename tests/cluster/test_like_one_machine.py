@@ -132,7 +132,7 @@ async def test_the_summary_and_all_bytes_are_the_same(both):
         assert list(files_here.values()) == list(files_elsewhere.values())
         assert files_here
     before = [asdict(each.snapshot)["sources_before"] for each in (again_here, again_elsewhere)]
-    assert before == [3, 3]
+    assert before == [4, 4]
 
 
 async def test_costs_are_kept_for_the_time_left_of_the_next_run(both):

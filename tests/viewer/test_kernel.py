@@ -22,7 +22,7 @@ await run({url!r}, {out!r})
 
 CAPTION = "reelscribe.caption({path!r}, server={url!r}, model='captioner')"
 
-ANNOTATE = "_ = reelscribe.annotate({path!r}, server={url!r}, model='captioner', speech_model=None)"
+ANNOTATE = "_ = reelscribe.annotate({path!r}, server={url!r}, model='captioner', transcript=False)"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Kind = Literal["video", "audio"]
 """What a source is, by the suffix of its name."""
 
-MOST_SINGLE = 100_000
+MOST_SINGLE = 10_000
 """Largest number of waiting sources that are kept one by one. Of more, only their sum is kept, as a million of them
 would fill the memory."""
 
