@@ -137,6 +137,20 @@ def describing_clips(description: ClipModelDescription | None) -> Operation[Sequ
 
 
 def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
+    return [FrameCaption.from_json(each) for each in _list_of(count, 'captions with "text" and "avg_logprob"', value)]
+
+
+def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
+    trees: list[Any] = [clip.to_wire() for clip in clips]
+    return wire.pack({"clips": trees})
+
+
+def _concatenated(batches: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    return [item for batch in batches for item in batch]
+
+
+def _list_of(count: int, answers: str, value: Any) -> list[Any]:
+    """Return the answers to a request; raise ValueError unless there is one for each of its items."""
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f"expected a list of {count} {answers}")
     return value
