@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from reelscribe.management.torchserve_api import ServerAddresses as ServerAddresses
     from reelscribe.run.driver import Run as Run
     from reelscribe.run.driver import Summary as Summary
-    from reelscribe.run.one_source import caption_file as caption_file
-    from reelscribe.run.one_source import describe_file as describe_file
-    from reelscribe.run.one_source import transcribe_file as transcribe_file
+    from reelscribe.run.single_file import caption_file as caption_file
+    from reelscribe.run.single_file import describe_file as describe_file
+    from reelscribe.run.single_file import transcribe_file as transcribe_file
     from reelscribe.run.tracks.captions import CaptionOptions as CaptionOptions
     from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
     from reelscribe.run.tracks.clips import ClipOptions as ClipOptions
@@ -99,7 +99,7 @@ _MODULES = {
     "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
     "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),
-    "run.one_source": ("caption_file", "describe_file", "transcribe_file"),
+    "run.single_file": ("caption_file", "describe_file", "transcribe_file"),
     "run.tracks.transcripts": ("SpeechOptions", "TranscriptTrack"),
 }
 """The public names of each module."""

@@ -29,7 +29,8 @@ from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.results.annotations import NAME
 from reelscribe.results.escaping import escape_surrogates
 from reelscribe.run.driver import Run
-from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
+from reelscribe.run.in_memory import caption_frames, transcribe_samples
+from reelscribe.run.single_file import caption_file, describe_file, transcribe_file
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack

@@ -11,7 +11,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, UsageError
-from reelscribe.run.one_source import caption_frames
+from reelscribe.run.in_memory import caption_frames
 from reelscribe.wire import COMPUTE_SECONDS_HEADER
 from support.fake_torchserve import Answer, Broken, FakeTorchServe, captions, refused, worker_died
 from support.patience import LoopClock

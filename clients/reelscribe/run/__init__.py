@@ -4,5 +4,6 @@
 alone writes ledger and results (folder.py). A node (node.py) annotates many sources at once (annotating.py): each kind
 of annotations has a track (the package `tracks`), which decodes a source, sends the batches to a model and saves the
 answers in a store (store.py). What both tell each other is in messages.py. On one machine there is one node, in the
-same process; the package `cluster` has nodes on other machines. single.py annotates one file without a folder.
+same process; the package `cluster` has nodes on other machines. single_file.py annotates one file
+without a folder, and in_memory.py arrays.
 """
