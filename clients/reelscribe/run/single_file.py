@@ -13,17 +13,18 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from reelscribe import errors
+from reelscribe._files import file_stat
 from reelscribe._tasks import cancel_all
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
-from reelscribe.errors import MediaError
+from reelscribe.contract.source import Source
+from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.results.batches import AudioTimeline, FrameTimeline, SavedBatch, clip_results
-from reelscribe.run.annotating import Annotator
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
-from reelscribe.run.tracks.track import Track
+from reelscribe.run.tracks.track import Track, source_error
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 
 Result = TypeVar("Result")
@@ -127,10 +128,10 @@ async def _annotate_file(
     stop = 0
     async with track:
         track.count_in(NodeMeter())
-        store = MemoryStore(answered.put_nowait)
-        await track.begin(store)
-        annotating = asyncio.create_task(Annotator([track], store).annotate(path))
-        annotating.add_done_callback(lambda _: answered.put_nowait(None))
+        await track.begin(MemoryStore(answered.put_nowait))
+        source = Source(path, stat=await asyncio.to_thread(file_stat, path))  # without a digest, which nobody needs
+        working = asyncio.create_task(track.work(source, await track.job(source)))
+        working.add_done_callback(lambda _: answered.put_nowait(None))
         try:
             while batch := await answered.get():
                 insort(waiting, batch, key=attrgetter("first", "stop"))
@@ -139,15 +140,16 @@ async def _annotate_file(
                     stop = batch.stop
                     for result in results(batch):
                         yield result
-            annotated = await annotating
+            error = (await working).error
+        except SourceChanged as changed:
+            error = source_error(changed)
         finally:
-            await cancel_all([annotating])
+            await cancel_all([working])
     for batch in waiting:  # after a part of which nothing is known, which is an error of the file
         for result in results(batch):
             yield result
     for result in last_results():
         yield result
     # The results themselves say which requests were refused.
-    error = annotated.unreadable or annotated.jobs[track.kind].error
     if error and issubclass(kind := getattr(errors, error.type), MediaError):
         raise kind(f"{path}: {error.message}")

@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Header, Source, Span, VideoInfo
+from reelscribe.contract.source import Header, Source, VideoInfo
 from reelscribe.decode_pool.commands import DecodedBatch, Opened
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged, UsageError
@@ -32,7 +32,7 @@ from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
 from reelscribe.run.store import Store
@@ -227,13 +227,13 @@ class Track:
             job = await self.job(source)
         return job
 
-    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:
+    async def work(self, source: Source, job: Job, siblings: Siblings | None = None) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
             source: The source file.
             job: Its job, not done yet.
-            siblings: What other tracks make of the source.
+            siblings: What other tracks make of the source; None if there are none.
 
         Returns:
             The job as it is now, with the error that it ends with. The ledger does not know yet that it is done.
@@ -244,7 +244,7 @@ class Track:
             ServerError: No server can be used.
             OutputError: The ledger cannot be written.
         """
-        utterances = await siblings.utterances() if self.options.needs_transcript else ()
+        utterances = await siblings.utterances() if siblings and self.options.needs_transcript else ()
         try:
             if job.missing:
                 await self._take(source, job, utterances)
@@ -256,35 +256,6 @@ class Track:
             return replace(await self.job(source), done=True, error=source_error(error))
         job, failures = await self._store.outcome(source.sha256, self._settings_id)
         return replace(job, done=True, error=self.medium.verdict(job, failures))
-
-    def read(
-        self,
-        source: Source,
-        spans: Sequence[Span],
-        begun: Callable[[], None] = lambda: None,
-        opened: SavedSource | None = None,
-        thumbnails: ThumbnailTask | None = None,
-        utterances: Sequence[Utterance] = (),
-    ) -> AsyncGenerator[Opened | DecodedBatch, None]:
-        """Decode a file in a process of the pool, or in several where none of them is wanted for another file.
-
-        Args:
-            source: The file. If its `stat` is known, it must have it.
-            spans: The ranges of chosen frames, or of samples, to decode.
-            begun: Called when a process begins to read.
-            opened: Facts about the file from an earlier run; None if there are none.
-            thumbnails: Which thumbnails to keep; None for none.
-            utterances: Everything that is said in the source, if the options need it.
-
-        Yields:
-            Facts about the opened file, once or more, and its batches: in order, if the pool has one process. Release
-            each batch.
-
-        Raises:
-            MediaError: The file cannot be read, or not to its end.
-            SourceChanged: The file has another `file_stat`.
-        """
-        return self.pool.read(self.medium.read(source, opened, thumbnails, utterances), spans, begun)
 
     async def send(self, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
@@ -339,7 +310,8 @@ class Track:
         try:
             try:
                 with self._reads():
-                    read = self.read(source, job.missing, begun, job.opened, thumbnails, utterances)
+                    command = self.medium.read(source, job.opened, thumbnails, utterances)
+                    read = self.pool.read(command, job.missing, begun)
                     async with aclosing(read) as items:
                         async for item in items:
                             if isinstance(item, DecodedBatch):
