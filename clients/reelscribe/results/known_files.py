@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from reelscribe.contract.fields import check_types, read_number
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header
 from reelscribe.results.jobs import source_error_from_json
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import NAME, path_key, row_errors
 
