@@ -11,7 +11,7 @@ blip-base: the text decoder of Salesforce/blip-image-captioning-base, behind the
 
 Every item gets --tokens tokens, and none ends early. The ways:
 
-dynamic, static: `generate` with these caches, as handlers call it.
+dynamic, static: `generate` with these caches, as handlers call it. BLIP has no static cache.
 products: the linear layers alone, once for the prompt and once for each further token, with as many rows.
 
 Every round runs all ways of a row once, one after the other in one process, in every other round from the last to the
@@ -67,13 +67,20 @@ def multiply(layers: list[nn.Linear], items: int, prompt: int, tokens: int) -> N
                 layer(torch.ones(rows if layer is not layers[-1] else items, layer.in_features))
 
 
-def make_ways(model: Any, text: Any, inputs: dict[str, torch.Tensor], prompt: int, tokens: int) -> Ways:
+def make_ways(
+    model: Any,
+    text: Any,
+    inputs: dict[str, torch.Tensor],
+    prompt: int,
+    tokens: int,
+    caches: tuple[str, ...] = ("dynamic", "static"),
+) -> Ways:
     """The ways to generate with a model, whose linear layers below `text` end with the one of the vocabulary."""
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
     layers = [layer for layer in text.modules() if isinstance(layer, nn.Linear)]
     items = len(next(iter(inputs.values())))
     ways: Ways = {}
-    for cache in ("dynamic", "static"):
+    for cache in caches:
         ways[cache] = partial(generate, model, {**options, "cache_implementation": cache}, inputs, ends=[2])
     return {**ways, "products": partial(multiply, layers, items, prompt, tokens)}
 
@@ -109,7 +116,7 @@ def blip_rows(tokens: int) -> Iterator[tuple[str, Ways]]:
     for items in (8, 32):
         frames = torch.randn(items, 577, 768)
         inputs = {"input_ids": torch.full((items, 1), 30522), "encoder_hidden_states": frames}
-        yield f"blip-base, {items} frames", make_ways(decoder, decoder, inputs, 1, tokens)
+        yield f"blip-base, {items} frames", make_ways(decoder, decoder, inputs, 1, tokens, ("dynamic",))
 
 
 MODELS = {"opt-125m": opt_rows, "qwen3-vl": qwen_rows, "blip-base": blip_rows}
