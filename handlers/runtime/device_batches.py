@@ -214,7 +214,7 @@ class DeviceBatches:
         return call.results()
 
     def _is_batch_ready(self, call: CallItems, *, computing: bool) -> bool:
-        """Return whether a full batch or the last one can be submitted. Wait for it unless the device is `computing`."""
+        """Return whether a full batch or the last one can be submitted; wait for it unless `computing`."""
         call.receive()
         while call.reading and len(call.waiting) < self.size and not computing:
             with self._counters.timed("read_wait_seconds"):
