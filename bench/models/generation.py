@@ -1,13 +1,12 @@
 """How much of transformers' `generate` is not matrix products, with models of real sizes on a CPU?
 
-    scripts/bench generation [--models opt-125m qwen3-vl blip-base] [--rounds 5] [--tokens 20] [--json FILE]
+    scripts/bench generation [--models opt-125m qwen3-vl] [--rounds 5] [--tokens 20] [--json FILE]
 
 The rest is the most that a generation loop of our own could save. The models have the sizes of checkpoints that people
 use, and random weights in float32. They run on one thread:
 
 opt-125m: the language model of a BLIP-2 with the sizes of opt-125m, behind 32 image tokens and one of text.
 qwen3-vl: Qwen3-VL-2B with 4 of its 28 layers, behind a prompt of 160 tokens without frames.
-blip-base: the text decoder of Salesforce/blip-image-captioning-base, behind the 577 patches of a frame.
 
 Every item gets --tokens tokens, and none ends early. The ways:
 
@@ -32,8 +31,6 @@ from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
-    BlipConfig,
-    BlipForConditionalGeneration,
     OPTConfig,
 )
 
@@ -43,7 +40,6 @@ from lib.report import Report, Spread, publish
 from runtime.generation import generate
 
 Ways = dict[str, Callable[[], object]]
-BLIP = {"vocab_size": 30524, "num_attention_heads": 12, "encoder_hidden_size": 768, "pad_token_id": 0}
 
 
 def measure(rounds: int, ways: Ways) -> dict[str, Spread]:
@@ -102,17 +98,7 @@ def qwen_rows(tokens: int) -> Iterator[tuple[str, Ways]]:
         yield f"qwen3-vl, 4 of 28 layers, {items} clips", make_ways(model, text, inputs, 160, tokens)
 
 
-def blip_rows(tokens: int) -> Iterator[tuple[str, Ways]]:
-    """The rows of a BLIP."""
-    config = BlipConfig(text_config={**BLIP, "bos_token_id": 30522, "eos_token_id": 2, "sep_token_id": 102})
-    decoder = BlipForConditionalGeneration(config).eval().text_decoder
-    for items in (8, 32):
-        frames = torch.randn(items, 577, 768)
-        inputs = {"input_ids": torch.full((items, 1), 30522), "encoder_hidden_states": frames}
-        yield f"blip-base, {items} frames", make_ways(decoder, decoder, inputs, 1, tokens)
-
-
-MODELS = {"opt-125m": opt_rows, "qwen3-vl": qwen_rows, "blip-base": blip_rows}
+MODELS = {"opt-125m": opt_rows, "qwen3-vl": qwen_rows}
 
 
 def main() -> None:

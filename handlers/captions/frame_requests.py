@@ -61,7 +61,7 @@ class FrameRequest:
     items: FrameArray
     """(N, H, W, 3) uint8 RGB."""
     single: bool
-    """Whether the client sent one frame, (H, W, 3), or a still, rather than an array of frames."""
+    """True if the client sent one frame, (H, W, 3), or a still, rather than an array of frames."""
 
     def response(self, results: list[FrameCaption]) -> dict[str, Any] | list[dict[str, Any]]:
         """The caption of a single frame, or a list of captions, as JSON."""

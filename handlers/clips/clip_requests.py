@@ -44,7 +44,7 @@ class ClipRequest:
     items: list[Clip]
     """At least one."""
     single: bool
-    """Whether the client sent one clip or a still, rather than a list of clips."""
+    """True if the client sent one clip or a still, rather than a list of clips."""
 
     def response(self, results: list[ClipDescription]) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the description of a single clip, or a list of descriptions, as JSON."""
@@ -147,7 +147,7 @@ class ClipReader:
         return self._budget(count).frame_size(count, width, height)
 
     def _is_to_be_scaled(self, clip: Clip) -> bool:
-        """Whether the frames have another size; those of our client have it already."""
+        """Return whether the frames have another size; those of our client have it already."""
         size = self._size(clip)
         return (size.height, size.width) != clip.frames.shape[1:3]
 

@@ -45,11 +45,11 @@ class ClipSettings(ModelSettings):
     system_prompt: str = ""
     """Text of the system message; empty for none, or for the chat template's own."""
     prompt: str = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
-    """What the model is asked about clips whose request does not say it."""
+    """The prompt for clips whose request has none."""
     still_prompt: str = "Describe this picture in one or two sentences."
-    """What the model is asked about single pictures whose request does not say it."""
+    """The prompt for single pictures whose request has none."""
     allow_prompts: bool = True
-    """Whether requests may have prompts of their own."""
+    """True if requests may have prompts of their own."""
     generation: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 256, "do_sample": False})
     """Options of transformers' `generate`."""
     fps: float | None = None

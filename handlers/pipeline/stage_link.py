@@ -121,7 +121,7 @@ class _Header(NamedTuple):
     metadata_bytes: int
     checksum: int
     on_gpu: int
-    """Whether tensors travel from GPU to GPU."""
+    """1 if tensors travel from GPU to GPU, otherwise 0."""
 
 
 class Sending:

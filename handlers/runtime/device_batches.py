@@ -33,7 +33,7 @@ CollectBatch = Callable[[Any], list[Any]]
 
 
 class CallItems:
-    """Which items wait for the device, which are still being read, and what came of the others.
+    """The items of all requests of a call, on their way from reading through the device to their results.
 
     Attributes:
         waiting: The items that have been read and not yet taken, in the order in which they are to run.
@@ -61,7 +61,7 @@ class CallItems:
 
     @property
     def reading(self) -> bool:
-        """Whether requests are still being read."""
+        """True while requests are still being read."""
         return bool(self._reading)
 
     def __getitem__(self, place: Place) -> Any:
@@ -214,7 +214,7 @@ class DeviceBatches:
         return call.results()
 
     def _is_batch_ready(self, call: CallItems, *, computing: bool) -> bool:
-        """Whether a full batch can be submitted, or the last one. Waits for it unless the device is `computing`."""
+        """Return whether a full batch or the last one can be submitted; wait for it unless `computing`."""
         call.receive()
         while call.reading and len(call.waiting) < self.size and not computing:
             with self._counters.timed("read_wait_seconds"):
@@ -266,7 +266,7 @@ class DeviceBatches:
                 logger.exception("another %s batch of a failed call failed too", self._item)
 
     def _unless_out_of_memory(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """What `step` returns, or None if the device has too little memory for it."""
+        """Run a step, and return its result, or None if the device has too little memory for it."""
         try:
             with self._counters.timed("device_seconds"):
                 return step(argument)

@@ -44,7 +44,7 @@ class ModelSettings:
     dtype: str = "auto"
     """Name of a torch dtype. "auto" is bfloat16 (float16 on older GPUs) on a GPU, and float32 on a CPU."""
     engine: str = "torch"
-    """What runs the model, one of `engines`. Others than torch need weights that `reelscribe archive` has converted."""
+    """One of `engines`, to run the model. Others than torch need weights that `reelscribe archive` has converted."""
     converted: str | None = None
     """Folder of the archive that holds the converted weights; None with the engine torch."""
     device_batch: int = 32

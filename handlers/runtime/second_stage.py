@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 TensorTree = Mapping[str, Any]
-"""What can be sent between stages: a dict of tensors, plain values, lists and dicts (pipeline/tensor_tree.py)."""
+"""A dict of tensors, plain values, lists and dicts, which can be sent between stages (pipeline/tensor_tree.py)."""
 
 StageFunction = Callable[[TensorTree], TensorTree]
-"""What the second stage computes from the output of the first one."""
+"""The function that computes the output of the second stage from the output of the first one."""
 
 
 class SecondStage(Protocol):

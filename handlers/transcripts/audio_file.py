@@ -63,7 +63,7 @@ _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def is_audio_file(body: bytes | bytearray) -> bool:
-    """Whether the first bytes of `body` are those of a WAV, FLAC or Ogg file."""
+    """Return whether the first bytes of `body` are those of a WAV, FLAC or Ogg file."""
     return body.startswith((b"fLaC", b"OggS")) or (body[:4] == b"RIFF" and body[8:12] == b"WAVE")
 
 

@@ -30,7 +30,7 @@ MIN_SECONDS = 0.1
 """Shorter chunks are padded to this many seconds, as the model needs enough samples for at least one frame."""
 
 _WORD_START = "▁"
-"""What the first token of a word begins with in vocabularies of SentencePiece."""
+"""The character with which the first token of a word begins in vocabularies of SentencePiece."""
 
 
 class _Token(NamedTuple):

@@ -32,7 +32,7 @@ class SpeechSettings(ModelSettings):
     """
 
     engines: ClassVar[tuple[str, ...]] = ("torch", "ctranslate2")
-    """Of CTC models, only torch."""
+    """CTC models have torch alone."""
 
     device_batch: int = 16
     """Chunks that run through the model at once."""
@@ -99,7 +99,7 @@ class SpeechModel(Protocol):
     tasks: tuple[str, ...]
     """The supported tasks, of "transcribe" and "translate"."""
     word_times: bool
-    """Whether the model can give the times of words."""
+    """True if the model can give the times of words."""
     generation: dict[str, Any]
     """All other settings that influence transcripts; they are part of the description."""
     revision: str

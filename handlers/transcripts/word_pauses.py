@@ -1,4 +1,4 @@
-"""Fits the times of words to the audio: a word lasts from where it is first heard to where it is last heard.
+"""Takes pauses out of the times of words: a word lasts from where it is first audible to where it is last audible.
 
 Alignments divide the time of a segment among its words, so that a word begins where the one before it ends, with the
 pause between them. They are also inexact, so the end of a word may belong to the next one, before the pause. Here, each
@@ -105,7 +105,7 @@ def _boundary(before: _Span, after: _Span, levels: NDArray[np.float64], noise: f
 
 
 def _is_audible(levels: NDArray[np.float64], noise: float) -> NDArray[np.bool_]:
-    """Whether each of some windows belongs to speech, and not to a pause."""
+    """Return for each window whether it belongs to speech, and not to a pause."""
     loudest = levels.max(initial=-np.inf)
     audible: NDArray[np.bool_] = levels > min(loudest - DYNAMICS_DB, max(loudest - AUDIBLE_DB, noise))
     return audible

@@ -61,7 +61,7 @@ class LoadedModel:
     batches: DeviceBatches
     """Runs items through the model."""
     counters: Counters = field(default_factory=Counters)
-    """What the model and `batches` count."""
+    """The counters of the model and of `batches`."""
 
     @cached_property
     def identity(self) -> str:

@@ -87,7 +87,7 @@ class Request(Protocol):
 
     @property
     def items(self) -> Any:
-        """What runs through the model: a list, or an array with the items along its first axis."""
+        """The items that run through the model: a list, or an array with the items along its first axis."""
 
     def response(self, results: list[Any]) -> Any:
         """Make the response, a value for JSON, from one result for each item."""

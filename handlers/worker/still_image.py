@@ -55,7 +55,7 @@ _TRANSPOSE = {
 
 
 def is_still(body: bytes | bytearray) -> bool:
-    """Whether the first bytes of `body` are those of a JPEG, PNG or WebP file."""
+    """Return whether the first bytes of `body` are those of a JPEG, PNG or WebP file."""
     return body.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")) or (body[:4] == b"RIFF" and body[8:12] == b"WEBP")
 
 

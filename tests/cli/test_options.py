@@ -97,7 +97,7 @@ def test_deinterlacing_reaches_frames_clips_and_shots_and_is_in_their_settings(s
     assert [each.deinterlace for each in options] == [bool(given)] * 3
     assert clips.task("a.mp4", CLIPS, None).deinterlace == bool(given)
     settings = [started["captions"].options.settings(DESCRIPTION), clips.settings(CLIPS)]
-    assert [each.get("deinterlace") for each in settings] == [True if given else None] * 2
+    assert [each["deinterlace"] for each in settings] == [bool(given)] * 2
 
 
 def test_a_threshold_of_cuts_out_of_range_is_refused(started):

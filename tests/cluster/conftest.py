@@ -14,7 +14,8 @@ LEVELS = range(40, 240, 20)
 
 @pytest.fixture(autouse=True)
 def nodes_end_no_process(monkeypatch) -> None:
-    """A node to which nobody listens any more ends its process, which here is that of the tests."""
+    """A node goes to its driver's folder, and ends its process when nobody listens; here it is the process of tests."""
+    monkeypatch.chdir(Path.cwd())  # so that the next test begins where this one did
     monkeypatch.setattr("reelscribe.cluster.remote_node.FENCE_SECONDS", 24 * 3600.0)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from reelscribe.contract.fields import check_types, read_number
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header
 from reelscribe.results.jobs import source_error_from_json
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
-from reelscribe.results.schema import path_key
+from reelscribe.results.schema import NAME, path_key, row_errors
 
 _FILES = "SELECT path, stat, sha256 FROM files WHERE path IN ({})"
 _HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers WHERE path IN ({})"
@@ -131,6 +134,26 @@ def look_up(select: Select, files: Sequence[tuple[str, str]], models: Mapping[Ki
             )
         )
     return found
+
+
+async def look_up_in(
+    out: Path, reader: LedgerReader | None, models: Mapping[Kind, str], files: Sequence[tuple[str, str]]
+) -> list[KnownFile]:
+    """Look up files in the ledger of a folder that nobody needs to write to; see `look_up`.
+
+    Args:
+        out: The folder.
+        reader: The open reader of its ledger; None if there is none.
+        models: The model of each kind of annotations.
+        files: The path of each file and its `file_stat` now.
+
+    Raises:
+        OutputError: The ledger cannot be read.
+    """
+    if reader is None:
+        return [KnownFile()] * len(files)
+    with row_errors(out / NAME):
+        return await asyncio.to_thread(look_up, reader.select, files, models)
 
 
 def _select(select: Select, statement: str, *values: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,6 @@ written.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -28,14 +27,14 @@ from reelscribe.reporting.meter import Meter, NodeFigures, Snapshot
 from reelscribe.reporting.plan import Plan, other_results
 from reelscribe.reporting.progress import Progress, usual_progress
 from reelscribe.reporting.summary import summary_lines
-from reelscribe.results.known_files import KnownFile, look_up
+from reelscribe.results.known_files import look_up_in
 from reelscribe.results.ledger_reader import LedgerReader, earlier_run_state
 from reelscribe.results.records import Kind, Record, error_of
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import row_errors
 from reelscribe.run import messages
 from reelscribe.run.folder import RunFolder
-from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, Pace, PendingNodes
+from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, OutcomesInOrder, Pace, PendingNodes
 from reelscribe.run.listing import ListedSource, Listing
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
@@ -94,40 +93,6 @@ class _Session:
     def name(self) -> str:
         return self.node.name
 
-    @property
-    def is_local(self) -> bool:
-        return self.figures.is_local
-
-
-class _InOrder:
-    """The outcomes of sources, in the order in which the sources were taken from the list."""
-
-    def __init__(self) -> None:
-        self._held: list[tuple[int, str, SourceError | None]] = []
-        self._open: list[int] = []
-        """The numbers of all sources that are taken and not passed on, those that are not done included."""
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def taken(self, number: int) -> None:
-        self._open.append(number)
-
-    def done(self, number: int, path: str, error: SourceError | None) -> None:
-        heapq.heappush(self._held, (number, path, error))
-
-    def pop(self) -> tuple[str, SourceError | None] | None:
-        """Return the next outcome; None if a source before it is not done, and not too many wait for that."""
-        if not self._held or (self._held[0][0] != self._open[0] and len(self._held) <= OPEN_SOURCES):
-            return None
-        number, path, error = heapq.heappop(self._held)
-        if number == self._open[0]:
-            heapq.heappop(self._open)
-        else:
-            self._open.remove(number)
-            heapq.heapify(self._open)
-        return path, error
-
 
 class Run:
     """One run over many sources, with one or several tracks, into one folder of this machine."""
@@ -177,7 +142,7 @@ class Run:
         """The sources that were taken from the list and are not done, by their paths."""
         self._to_settle: list[ListedSource] = []
         """Sources that were taken from the list and that earlier runs have done."""
-        self._in_order = _InOrder()
+        self._in_order = OutcomesInOrder(OPEN_SOURCES)
         self._blind: set[str] = set()
         """Names of nodes that do not see some source."""
         self._refusal: ReelscribeError | None = None
@@ -229,8 +194,8 @@ class Run:
             self._begin_nodes(Destination(MemoryStore(), self._out, 0), stack)
             await self._unless_broken(self._has_first.wait())
             reader = stack.enter_context(LedgerReader(self._out)) if (self._out / LEDGER).exists() else None
-            find = partial(_look_up, self._out, reader, self._models)
-            await self._unless_broken(listing.find(self._tracks, find, self._limit, self._expect))
+            look_up = partial(look_up_in, self._out, reader, self._models)
+            await self._unless_broken(listing.find(self._tracks, look_up, self._limit, self._expect))
             self._meter.all_listed = True
             await listing.read_headers(self._meter.learn_duration, processes=len(os.sched_getaffinity(0)))
             return listing.plan(self._meter.time_left())
@@ -404,7 +369,7 @@ class Run:
         if not session.is_ready:
             return
         held = self._book.count(session.name)
-        if session.is_local:  # it is the only one, so nothing is left for others
+        if session.figures.is_local:  # it is the only one, so nothing is left for others
             room = OPEN_SOURCES - held - len(self._in_order)
         else:
             room = self._pace.room(session.name, held, session.decode_processes)
@@ -414,7 +379,7 @@ class Run:
         for path, seen_nowhere in self._book.take(session.name, room, self._sessions.keys() - {session.name}):
             source = self._leased[path]
             self._meter.leased(path, source.size, source.done_shares)
-            seen_nowhere = seen_nowhere or session.is_local
+            seen_nowhere = seen_nowhere or session.figures.is_local
             leases.append(messages.Lease(path, source.size, source.stat, source.sha256, seen_nowhere))
         if leases:
             session.node.send(*leases)
@@ -589,8 +554,6 @@ class Run:
             for session in ready:
                 session.node.send(messages.Share(max(1, most // len(ready))))
 
-    # What goes on beside that.
-
     async def _tick(self) -> None:
         """Learn how fast nodes are, and move sources to those that have none, until cancelled."""
         while True:
@@ -634,13 +597,3 @@ class Run:
         sessions = list(self._sessions.values())
         await cancel_all(self._tasks)
         await asyncio.gather(*(session.node.end() for session in sessions))
-
-
-async def _look_up(
-    out: Path, reader: LedgerReader | None, models: dict[Kind, str], files: list[tuple[str, str]]
-) -> list[KnownFile]:
-    """Look up files in a ledger that is not written to, if there is one."""
-    if reader is None:
-        return [KnownFile()] * len(files)
-    with row_errors(out / LEDGER):
-        return await asyncio.to_thread(look_up, reader.select, files, models)

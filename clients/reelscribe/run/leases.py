@@ -1,18 +1,21 @@
 """The leases of sources to nodes: which node works on which source, and what happens when a node is lost.
 
 `LeaseBook` decides what is leased, leased again, or given up; `Pace` how much at once; and `PendingNodes` how long the
-run waits for a node that starts or was lost, and when one is lost too often. None of them does any I/O.
+run waits for a node that starts or was lost, and when one is lost too often. `OutcomesInOrder` puts
+what came of sources into the order of the list. None of them does any I/O.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.reporting.formatting import count
 
 SUSPECT_LOSSES = 2
@@ -288,3 +291,42 @@ class PendingNodes:
             return False
         self.expect(name)
         return True
+
+
+class OutcomesInOrder:
+    """The outcomes of sources, in the order in which the sources were taken from the list."""
+
+    def __init__(self, limit: int) -> None:
+        """Begin without sources.
+
+        Args:
+            limit: Largest number of outcomes that wait for a source before them.
+        """
+        self._limit = limit
+        self._held: list[tuple[int, str, SourceError | None]] = []
+        self._open: list[int] = []
+        """The numbers of all sources that are taken and not passed on, those that are not done included."""
+
+    def __len__(self) -> int:
+        """Return how many outcomes wait for a source before them."""
+        return len(self._held)
+
+    def taken(self, number: int) -> None:
+        """Note that a source was taken from the list; the numbers ascend."""
+        self._open.append(number)
+
+    def done(self, number: int, path: str, error: SourceError | None) -> None:
+        """Note that a source is done, with the error of its record."""
+        heapq.heappush(self._held, (number, path, error))
+
+    def pop(self) -> tuple[str, SourceError | None] | None:
+        """Return the next outcome; None if a source before it is not done, and not too many wait for that."""
+        if not self._held or (self._held[0][0] != self._open[0] and len(self._held) <= self._limit):
+            return None
+        number, path, error = heapq.heappop(self._held)
+        if number == self._open[0]:
+            heapq.heappop(self._open)
+        else:
+            self._open.remove(number)
+            heapq.heapify(self._open)
+        return path, error

@@ -1,4 +1,4 @@
-"""What the describer needs to know about a family of models."""
+"""How a family of clip models chooses and cuts frames, and how its prompts refer to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reelscribe.contract.clips import Clip, ClipBudget
 
 @dataclass(frozen=True)
 class ProcessorSettings:
-    """What a checkpoint says about its own processors."""
+    """The settings of a checkpoint's own processors."""
 
     video: Mapping[str, Any]
     """The settings of its video processor; empty if it has none."""
@@ -43,9 +43,9 @@ class Family(ABC):
     still_budget: ClipBudget
     """At which size a still is taken."""
     still_placeholder = "<|vision_start|><|image_pad|><|vision_end|>"
-    """What the chat template writes for a still."""
+    """The text that the chat template writes for a still."""
     video_placeholder = "<|vision_start|><|video_pad|><|vision_end|>"
-    """What the chat template writes for a video."""
+    """The text that the chat template writes for a video."""
     image_token = "<|image_pad|>"  # noqa: S105 - no password
     """The token that stands for a group of patches of a still."""
     video_token = "<|video_pad|>"  # noqa: S105 - no password

@@ -1,4 +1,4 @@
-"""What runs a Whisper: the interface between its engines and all that reelscribe adds to them.
+"""The interface between the engines of a Whisper and all that reelscribe adds to them.
 
 An engine encodes windows, detects their languages, generates tokens and aligns them with the audio. Cutting audio into
 windows, temperatures and thresholds, segments and words are the same with every engine (transcriber.py).
@@ -50,7 +50,7 @@ class WindowBatch(Protocol):
         """Return some of the windows."""
 
     def detect_languages(self) -> list[str]:
-        """Return the code of each window's most probable language; without a look at them for English-only models."""
+        """Return the code of each window's most probable language; English-only models need not run."""
 
     def generate(
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
@@ -87,7 +87,7 @@ class WhisperEngine(Protocol):
     tokens: WhisperTokens
     """The special tokens of the model."""
     word_times: bool
-    """Whether the model can align tokens with the audio."""
+    """True if the model can align tokens with the audio."""
     dtype: str
     """Name of the data type that the model computes in."""
     revision: str

@@ -61,9 +61,9 @@ class LogMel:
         for out, samples in zip(features, windows, strict=True):
             powers = self._log_powers(samples)
             floor = (powers.amax() - _DYNAMIC_RANGE).clamp(min=torch.tensor(_SMALLEST_POWER).log10().item())
-            heard = powers.shape[-1]
-            torch.maximum(powers, floor, out=out[:, :heard])
-            out[:, heard:] = floor
+            length = powers.shape[-1]
+            torch.maximum(powers, floor, out=out[:, :length])
+            out[:, length:] = floor
         return features.add_(4).div_(4)
 
     def _log_powers(self, samples: Samples) -> Tensor:

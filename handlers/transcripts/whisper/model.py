@@ -132,7 +132,7 @@ class WhisperModel:
         return [join_transcripts(part) for part in parts]
 
     def _rest(self, remainder: _Remainder, window: TranscribedWindow) -> _Remainder | None:
-        """What remains after `window`, the part of `remainder` that is transcribed now; None if it is too short."""
+        """Return the rest of `remainder` after `window`, which is transcribed now; None if it is too short."""
         done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
         samples, options = remainder.chunk
         if len(samples) - done <= MIN_REMAINDER * self.sample_rate:

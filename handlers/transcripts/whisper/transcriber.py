@@ -30,7 +30,7 @@ MIN_TOKENS = 10
 
 @dataclass(frozen=True)
 class Window:
-    """What the second stage needs to know of a window, besides the encoder's states."""
+    """A window as the second stage gets it, besides the encoder's states."""
 
     options: TranscriptionOptions
     duration: float
@@ -117,7 +117,7 @@ class Thresholds:
     rule of openai/whisper, whose average log-probability depends on timestamps too."""
 
     def needs_fallback(self, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> bool:
-        """Whether to decode again at a higher temperature: the text is improbable or repeats itself.
+        """Return whether to decode again at a higher temperature: the text is improbable or repeats itself.
 
         An improbable text for a window that may be silent is not decoded again.
         """
@@ -127,7 +127,7 @@ class Thresholds:
         return repeats or self._improbable(avg_logprob)
 
     def is_no_speech(self, avg_logprob: float, no_speech_prob: float, text_probability: float = 1.0) -> bool:
-        """Whether to drop the text: it is guessed, or the window may be silent and the text is not probable."""
+        """Return whether to drop the text: it is guessed, or the window may be silent and the text is not probable."""
         if self.text_probability is not None and text_probability < self.text_probability:
             return True
         probable = self.logprob is not None and not self._improbable(avg_logprob)
@@ -141,7 +141,7 @@ class Thresholds:
 
 
 class _DecodingResult(NamedTuple):
-    """What was generated for one window at one temperature."""
+    """The text of one window, generated at one temperature."""
 
     tokens: list[int]
     text: str

@@ -42,7 +42,7 @@ _CLOSING = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 - Chinese and Japa
 """Punctuation that belongs to the word before, as in openai/whisper."""
 
 _INCOMPLETE = "\ufffd"
-"""What a tokenizer makes of bytes that are not a whole character."""
+"""The replacement character, which a tokenizer makes of bytes that are not a whole character."""
 
 
 def align_tokens(

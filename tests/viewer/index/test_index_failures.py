@@ -131,7 +131,7 @@ async def out(tmp_path) -> Path:
     (tmp_path / "out" / "annotations.jsonl").unlink()
     with closing(sqlite3.connect(tmp_path / "out" / "ledger.sqlite")) as database, database:
         jobs = "SELECT job FROM results WHERE path = ?"
-        damaged = f"UPDATE parts SET results = 'no JSON' WHERE job IN ({jobs})"
+        damaged = f"UPDATE batches SET results = 'no JSON' WHERE job IN ({jobs})"
         database.execute(damaged, [os.fsencode(paths[1])])
     return tmp_path / "out"
 
