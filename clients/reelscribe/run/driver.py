@@ -223,7 +223,7 @@ class Run:
             folder.begin(self._meter, self._progress, self._learned)
             stack.enter_context(self._progress)
             self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails), stack)
-            for task in (folder.report(), self._tick()):
+            for task in (folder.report(self._has_first), self._tick()):
                 self._start(task)
             interrupted = await folder.complete(self._work())
             return Summary(

@@ -69,8 +69,15 @@ class RunFolder:
         """Note that the run was asked to stop."""
         self._state = "stopping"
 
-    async def report(self) -> None:
-        """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
+    async def report(self, has_tracks: asyncio.Event) -> None:
+        """Show the progress of the run, and save it for `reelscribe status`, until cancelled.
+
+        Args:
+            has_tracks: Set when the first node is ready, whose tracks reports tell about. The first report waits for
+                it, unless that takes longer than the time between two reports.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(has_tracks.wait(), SNAPSHOT_SECONDS)
         while True:
             self._progress.show(self._meter.snapshot())
             await self._save_state()
