@@ -122,7 +122,7 @@ class CaptionOptions(Options):
     detection: ShotDetection = field(default_factory=ShotDetection)
     """How the shots are found, if `sampling` chooses frames of each shot."""
     resize: Resize = "fast"
-    """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
+    """How frames are scaled to the model's input size: "fast" or "exact"."""
     deinterlace: bool = False
     """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     reuse: bool = False

@@ -150,7 +150,7 @@ class ClipOptions(Options):
     json_schema: Mapping[str, Any] | None = None
     """JSON schema that answers must fit; None if they are plain texts."""
     resize: Resize = "fast"
-    """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
+    """How frames are scaled to the size that the model takes: "fast" or "exact"."""
     deinterlace: bool = False
     """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
