@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
-"""What is asked."""
+"""The argument of a call."""
 Answer = TypeVar("Answer")
 
 Reservation = asyncio.Future[None]

@@ -45,7 +45,7 @@ _HEADERS = {name: f"x-reelscribe-{name.replace('_', '-')}" for name in _OPTIONS}
 
 
 class ModelCapabilities(Protocol):
-    """What requests may ask of a speech model."""
+    """The capabilities of a speech model, as requests may ask for them."""
 
     @property
     def sample_rate(self) -> int:
@@ -61,7 +61,7 @@ class ModelCapabilities(Protocol):
 
     @property
     def word_times(self) -> bool:
-        """Whether the model can give the times of words."""
+        """True if the model can give the times of words."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the driver of a run over many machines and its nodes tell each other. No frame and no audio is among it."""
+"""The mail between the driver of a run over many machines and its nodes. No frame and no audio is among it."""
 
 from __future__ import annotations
 

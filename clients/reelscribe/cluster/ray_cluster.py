@@ -179,7 +179,7 @@ class RayCluster:
         self._used: set[str] = set()
         """Names of the nodes that have an actor, or had one and shall have no other."""
         self._is_told = False
-        """Whether the user was told that the run waits for a node."""
+        """True if the user was told that the run waits for a node."""
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._connect)

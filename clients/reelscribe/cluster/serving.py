@@ -64,7 +64,7 @@ class Archives:
 
 
 class Receiving(Protocol):
-    """What can receive archives."""
+    """A receiver of archives."""
 
     async def lacking(self, digests: Sequence[str]) -> list[str]:
         """Return the digests of the archives that the machine does not have."""

@@ -42,7 +42,7 @@ class NodeHandle(Protocol):
     """The calls of a node on another machine, which raise NodeLost; `remote_node.RemoteNode` describes them."""
 
     name: str
-    """What people know the machine by; it is the same when a node is started there again."""
+    """The name by which people know the machine; it is the same when a node is started there again."""
 
     async def version(self) -> str:
         """Return what must be equal on the driver and all nodes. It waits until the cluster has room for the node."""
@@ -106,7 +106,7 @@ class NodeSession:
         self._store, self._reservations = destination.store, reservations
         self._thumbnails = ThumbnailStore(destination.out)
         self._pieces: dict[tuple[str, float], bytes] = {}
-        """What has come of thumbnails that are not complete."""
+        """The pieces that have come of thumbnails that are not complete."""
         self._asked: deque[tuple[int, asyncio.Future[Any]]] = deque()
         """The numbers of the calls that the ledger has not answered yet, which answers in this order."""
         self._has_asked = asyncio.Event()

@@ -67,10 +67,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a track has to work with."""
+    """The processes, workers and requests that a track has to work with."""
 
     counts: Counts
-    """What it counts; it decides which option adds processes."""
+    """The unit in which it counts; it decides which option adds processes."""
     decode_workers: int
     """Number of decode processes."""
     server_workers: int
@@ -78,7 +78,7 @@ class Resources:
     requests_in_flight: int
     """Largest number of requests in flight."""
     on_cpu: bool = False
-    """Whether the workers compute on the CPU."""
+    """True if the workers compute on the CPU."""
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Number of CPU cores that the client may use."""
 

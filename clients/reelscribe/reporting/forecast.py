@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["video", "audio"]
-"""What a source is, by the suffix of its name."""
+"""Kind of a source, by the suffix of its name."""
 
 MOST_SINGLE = 10_000
 """Largest number of waiting sources that are kept one by one. Of more, only their sum is kept, as a million of them
@@ -57,10 +57,10 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SourceSize:
-    """What decides the cost of a source, as far as it is known before the source is opened."""
+    """The properties that decide the cost of a source, as far as it is known before the source is opened."""
 
     kind: Kind
-    """Whether it is a video file or a recording."""
+    """Kind of the source: a video file or a recording."""
     bytes: int
     """Size of the file in bytes."""
     seconds: float | None = None
@@ -171,14 +171,14 @@ class _Observations:
 
 
 class Costs:
-    """What the sources of a track have cost, in seconds of a decode process; a ledger keeps it as JSON."""
+    """The costs of the sources of a track, in seconds of a decode process; a ledger keeps it as JSON."""
 
     def __init__(self) -> None:
         self._observed: dict[Kind, _Observations] = {}
 
     @property
     def known(self) -> bool:
-        """Whether the cost of any source is known."""
+        """True if the cost of any source is known."""
         return any(observed.count for observed in self._observed.values())
 
     @property
@@ -232,7 +232,7 @@ class Forecast:
             costs: What earlier runs have learned; by default nothing.
         """
         self.costs = costs or Costs()
-        """What sources have cost; it grows with `learn`."""
+        """The costs of sources so far; it grows with `learn`."""
         self.workers = workers
         """Number of decode processes of the track."""
         self._more = 0

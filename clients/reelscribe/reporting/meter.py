@@ -34,11 +34,11 @@ class NodeSnapshot:
     media_seconds_per_second: float
     """Seconds of video or audio that it annotates per second."""
     bottleneck: str
-    """What limits its speed; empty if nothing is known."""
+    """The bottleneck of its speed; empty if nothing is known."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether sources are leased to it."""
+        """True if sources are leased to it."""
         return self.state == "ready"
 
 
@@ -81,7 +81,7 @@ class Snapshot:
     nodes_lost: int = 0
     """How often a node was lost. What was in flight there was done again."""
     all_listed: bool = True
-    """Whether all sources have been found; a run begins before."""
+    """True if all sources have been found; a run begins before."""
 
     @property
     def frames(self) -> int:
@@ -148,7 +148,7 @@ class NodeFigures:
     read_report: Callable[[], NodeReport] | None = None
     """Reads the figures of a node in this process; None for one that reports them."""
     is_local: bool = False
-    """Whether it is a part of this process, and so not told apart from the run."""
+    """True if it is a part of this process, and so not told apart from the run."""
 
     def snapshot(self, track: int) -> NodeSnapshot:
         """Return the figures at this moment, with the bottleneck of the track of this number."""
@@ -167,7 +167,7 @@ class Meter:
         self.forecasts: list[Forecast] = []
         """The forecast of each track."""
         self.all_listed = False
-        """Whether the list of sources is complete."""
+        """True if the list of sources is complete."""
         self.others = self.others_failed = 0
         """Number of sources that this run does not name, and of errors of records that it does not count."""
         self.gone = 0

@@ -1,4 +1,4 @@
-"""What a run has before it: the figures of the line at its start, which is all that --dry-run prints."""
+"""The plan of a run: the figures of the line at its start, which is all that --dry-run prints."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from reelscribe.reporting.formatting import count, describe_duration, describe_t
 
 @dataclass(frozen=True)
 class Choice:
-    """What a track takes from the sources."""
+    """The choice of a track among the contents of sources."""
 
     name: str
-    """What is chosen, in words, such as "one frame a second"."""
+    """The choice in words, such as "one frame a second"."""
     item: str | None
-    """What a request is made of, in the singular: "frame", "chunk" or "clip"; None if nothing is sent."""
+    """Item of a request, in the singular: "frame", "chunk" or "clip"; None if nothing is sent."""
     count: int | None
     """Likely number of items to come; None if it cannot be told from what headers say."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run has before it."""
+    """The work that a run has before it."""
 
     sources: int
     """Number of its sources."""
@@ -34,11 +34,11 @@ class Plan:
     media_seconds: float
     """Duration of all its sources, in seconds."""
     estimated: bool
-    """Whether that is an estimate, because not all headers of many small files were read."""
+    """True if that is an estimate, because not all headers of many small files were read."""
     unknown: int
     """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
     choices: tuple[Choice, ...]
-    """What each track takes from the sources."""
+    """The choice of each track."""
     replaced: int
     """Number of sources whose records will show other results, because settings differ from those of now."""
     changed_settings: tuple[str, ...]

@@ -81,7 +81,7 @@ class RunStatus:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run is writing to the folder."""
+        """True if the run is writing to the folder."""
         return self.state in ("running", "stopping")
 
     @property

@@ -1,4 +1,4 @@
-"""What a run has done, as a short table at its end: figures, failed sources, and what to do next."""
+"""The summary of a run, a short table at its end: figures, failed sources, and what to do next."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class TrackSnapshot:
     server_share: float
     """Fraction of worker time spent on requests of this run."""
     bottleneck: str
-    """What limits the speed and what would help, in a few words."""
+    """The bottleneck and what would help, in a few words."""
     done_before: float = 0.0
     """Frames or seconds of audio of these sources with a result from earlier runs."""
     unsent: float = 0.0

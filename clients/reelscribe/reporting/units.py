@@ -18,18 +18,18 @@ class Unit:
     track: str
     """Name of the track in metrics."""
     made: str
-    """What the track makes, as a row of `reelscribe status`."""
+    """Name of the results of the track, as a row of `reelscribe status`."""
     option: str
     """Option that adds decode processes to the track."""
     pictures: bool
-    """Whether the track takes the pictures of a source, and not its audio."""
+    """True if the track takes the pictures of a source, and not its audio."""
     counted: str
-    """What an amount is, as the summary says it: an item in the singular, such as "caption", or media with what was
+    """Name of an amount, as the summary says it: an item in the singular, such as "caption", or media with what was
     done to it, such as "audio transcribed"."""
     unsent: str = ""
-    """What is said of the part of an amount that was not sent to a server."""
+    """Words for the part of an amount that was not sent to a server."""
     is_time: bool = False
-    """Whether an amount is a number of seconds of media."""
+    """True if an amount is a number of seconds of media."""
 
     def amount(self, amount: float) -> str:
         """Return an amount as a number or as a duration."""

@@ -1,4 +1,4 @@
-"""What a ledger knows about files before a run begins: how long they are, and how much of them was done before."""
+"""The knowledge of a ledger about files before a run begins: how long they are, and how much of them is done."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class KnownJob(NamedTuple):
     searched: float
     """Seconds of the video that was searched for shots alone; 0 for a job that chooses frames or samples."""
     done: bool
-    """Whether nothing is left to do, whether it went well or not."""
+    """True if nothing is left to do, because it went well or ended with an error."""
     error: SourceError | None
     """The error that it ended with, also while it is tried again; None if it ended well or never ended."""
 
@@ -81,15 +81,15 @@ class KnownFile:
     sha256: str | None = None
     """Digest of its content, in hexadecimal digits; None if it was never read, or was written to since."""
     header: Header | None = None
-    """What its header says; None if it was never read, or the file was written to since."""
+    """The content of its header; None if it was never read, or the file was written to since."""
     has_record: bool = False
-    """Whether a run has finished it."""
+    """True if a run has finished it."""
     was_unreadable: bool = False
-    """Whether it could not be read when a run last tried."""
+    """True if it could not be read when a run last tried."""
     jobs: Mapping[Kind, KnownJob] = field(default_factory=dict)
     """The jobs of its content for the models of the run that there are."""
     shown: Mapping[Kind, ShownJob] = field(default_factory=dict)
-    """What its record shows of its content that was made with other settings than those of the run."""
+    """The results in its record that were made with other settings than those of the run."""
 
 
 def look_up(select: Select, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> list[KnownFile]:

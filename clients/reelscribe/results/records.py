@@ -316,7 +316,7 @@ _KINDS: dict[type, Kind] = {
 }
 
 _PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "audio"}
-"""What errors call the part of a source that each kind of result is made of, in the order in which they are told."""
+"""The name in errors of the part of a source that each kind of result is made of, in the order of the errors."""
 
 
 class KnownSource(NamedTuple):

@@ -122,7 +122,7 @@ class Annotator:
 
 
 class _Siblings:
-    """What the tracks of a run make of one source."""
+    """The jobs and results of the tracks of a run for one source."""
 
     def __init__(self, store: Store, jobs: Mapping[Kind, Job]) -> None:
         self._store, self._jobs = store, jobs

@@ -64,7 +64,7 @@ class Summary:
     snapshot: Snapshot
     """The measurements of the run at its end."""
     interrupted: bool
-    """Whether it was stopped before all sources were done; to continue, run it again with the same folder."""
+    """True if it was stopped before all sources were done; to continue, run it again with the same folder."""
     replaced_processes: int
     """Number of decode processes that died, or were killed because they hung."""
 
@@ -86,7 +86,7 @@ class _Session:
     node: NodeConnection
     figures: NodeFigures
     is_ready: bool = False
-    """Whether sources can be leased to it."""
+    """True if sources can be leased to it."""
     decode_processes: int = 0
 
     @property
@@ -133,7 +133,7 @@ class Run:
         self._folder = RunFolder(self._out)
         self._meter = Meter()
         self._costs: dict[str, Any] = {}
-        """What runs into the folder have learned about the cost of sources, as JSON."""
+        """The costs of sources that runs into the folder have learned, as JSON."""
         self._sessions: dict[str, _Session] = {}
         self._book = LeaseBook(self._next_sources)
         self._pace = Pace()
@@ -148,12 +148,12 @@ class Run:
         self._refusal: ReelscribeError | None = None
         """The error because of which the last node was abandoned."""
         self._first: messages.Ready | None = None
-        """What the first node has told about its tracks."""
+        """The message in which the first node tells about its tracks."""
         self._has_first = asyncio.Event()
         self._has_opened = asyncio.Event()
         """Set when a source has been opened, or is done."""
         self._is_announced = False
-        """Whether the headers of sources have been read."""
+        """True if the headers of sources have been read."""
         self._wake = asyncio.Event()
         """Set when sources may be leased, or the run may be done."""
         self._broken: asyncio.Future[None] | None = None

@@ -58,7 +58,7 @@ class _Source:
     unseen: dict[str, str] = field(default_factory=dict)
     """Why nodes cannot see it, by their names."""
     unseen_elsewhere: bool = False
-    """Whether the driver cannot see it either, so that it is leased to any node, which tells what is wrong with it."""
+    """True if the driver cannot see it either, so that it is leased to any node, which tells what is wrong with it."""
 
     @property
     def is_suspect(self) -> bool:
@@ -93,7 +93,7 @@ class LeaseBook:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is leased, and nothing is to be leased again."""
+        """True if nothing is leased, and nothing is to be leased again."""
         return not self._again and not any(self._leased.values())
 
     def count(self, node: str) -> int:

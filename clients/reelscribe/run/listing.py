@@ -105,11 +105,11 @@ class ListedSource(NamedTuple):
     """Its `file_stat`; empty if there is none."""
     size: SourceSize
     header: Header | None
-    """What its header says; None if it has not been read."""
+    """The content of its header; None if it has not been read."""
     sha256: str | None
     """Digest of its content; None if it is not known."""
     is_done: bool
-    """Whether earlier runs have done all of it."""
+    """True if earlier runs have done all of it."""
     shares: tuple[Share, ...]
     """How much of it is done, for each track."""
     jobs: Mapping[Kind, Job]
@@ -151,7 +151,7 @@ class Listing:
         self.excluded = 0
         """Number of sources that are left out."""
         self.is_complete = False
-        """Whether no more sources will come."""
+        """True if no more sources will come."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -212,7 +212,7 @@ class Listing:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all sources have been taken."""
+        """True if all sources have been taken."""
         return self.is_complete and self._taken >= self._last
 
     @property

@@ -28,7 +28,7 @@ class Lease(NamedTuple):
     sha256: str | None = None
     """Digest of the content that it had then; None if it is not known."""
     seen_nowhere: bool = False
-    """Whether no node needs to see it, so that its error is that of a file that is not there."""
+    """True if no node needs to see it, so that its error is that of a file that is not there."""
 
 
 class Share(NamedTuple):
@@ -88,7 +88,7 @@ class Finished(NamedTuple):
     source: Source
     error: SourceError | None
     costs: Sequence[SourceCost | None]
-    """What it has cost each track; None for one that has decoded nothing of it."""
+    """Its cost for each track; None for one that has decoded nothing of it."""
 
 
 class Unseen(NamedTuple):

@@ -77,7 +77,7 @@ class Nodes(Protocol):
     """The nodes of a run. Use it as an async context manager, which ends every node that is left."""
 
     takes_audio: bool
-    """Whether recordings without pictures are sources, too."""
+    """True if recordings without pictures are sources, too."""
     shared_requests: int
     """Largest number of unanswered requests of all nodes together; 0 if nodes share no servers."""
 

@@ -31,7 +31,7 @@ class PlannedTrack:
     workers: int
     """Number of its decode processes."""
     retry_failed: bool
-    """Whether sources are tried again that ended with an error in an earlier run."""
+    """True if sources are tried again that ended with an error in an earlier run."""
 
     @property
     def kind(self) -> Kind:
