@@ -247,12 +247,12 @@ class Listing:
                 nothing and to read all of them.
             processes: Number of processes.
         """
-        if ledger:
-            for source in map(self._source, await asyncio.to_thread(self._numbers, _TOLD)):
-                await ledger.save_header(source.path, source.stat, source.header or Header(None, None))
+        # The unknown ones are selected first: a source that a node opens meanwhile is then in both selections, not in none.
         small = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes <= {SMALL_BYTES}")
         large = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes > {SMALL_BYTES}")
         if ledger:
+            for source in map(self._source, await asyncio.to_thread(self._numbers, _TOLD)):
+                await ledger.save_header(source.path, source.stat, source.header or Header(None, None))
             small = small[:: -(-len(small) // SMALL_FILES) or 1]  # evenly spread
         chosen = map(self._source, sorted(small + large, reverse=True))
         if (first := next(chosen, None)) is None:
