@@ -49,7 +49,7 @@ def test_an_unknown_name_is_an_attribute_error():
     ("module", "heavy"),
     [
         ("reelscribe", {"numpy", "av", "aiohttp", "PIL", "typer"}),
-        ("reelscribe.decode_pool.child.main", {"av", "PIL"}),  # processes that compute digests need neither
+        ("reelscribe.decode_pool.child_main", {"av", "PIL"}),  # processes that compute digests need neither
     ],
 )
 def test_what_starts_often_imports_no_heavy_library(module, heavy):

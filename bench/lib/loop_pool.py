@@ -14,7 +14,7 @@ from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
-from reelscribe.decode_pool.child.files import digest_file
+from reelscribe.decode_pool.child_main import digest_file
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoAudio
 from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples

@@ -69,7 +69,7 @@ class Peak:
         for child in process.children():
             with suppress(psutil.NoSuchProcess):
                 # Until it executes a program of its own, a child is a copy of its parent, also of its memory.
-                if "reelscribe.decode_pool.child.main" in child.cmdline():
+                if "reelscribe.decode_pool.child_main" in child.cmdline():
                     self.decoder = max(self.decoder, _peak_mb(child.pid))
 
 

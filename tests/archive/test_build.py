@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
-from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST
+from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.errors import OutputError, StartupError, UsageError
 from reelscribe.run.tracks.transcripts import MAX_CHUNKS_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub

@@ -12,7 +12,7 @@ from PIL import Image
 import reelscribe
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
-from reelscribe.decode_pool.child.files import read_header
+from reelscribe.decode_pool.child_main import read_header
 from reelscribe.errors import MediaError
 from reelscribe.viewer.media.preview_maker import make_preview
 from reelscribe.viewer.media.thumbnail_maker import make_thumbnails

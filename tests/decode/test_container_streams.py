@@ -9,7 +9,7 @@ import pytest
 from av.stream import Disposition
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.decode_pool.child.files import read_header
+from reelscribe.decode_pool.child_main import read_header
 from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support import videos
 

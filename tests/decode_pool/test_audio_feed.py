@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.audio import AudioTask
+from reelscribe.decode_pool import audio
 from reelscribe.decode_pool.audio import ReadAudio
-from reelscribe.decode_pool.child import audio
 from support.decoding import run_worker, write_levels
 
 RATE, CHUNK = 1000, 1500

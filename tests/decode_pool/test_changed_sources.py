@@ -15,7 +15,7 @@ from reelscribe.decode.clips import ClipTask
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.audio import ReadAudio
-from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.child_channel import WorkerChannel
 from reelscribe.decode_pool.clips import ReadClips
 from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker

@@ -20,10 +20,10 @@ from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ChosenClip, ClipCutting, ClipTask, ClipVideo, ReadClip
-from reelscribe.decode_pool.child import clips as child_clips
+from reelscribe.decode_pool import clips as child_clips
 from reelscribe.decode_pool.clips import DecodedClipBatch, OpenedClips, ReadClips
+from reelscribe.decode_pool.commands import Slots
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, MediaError
 from support.decoding import MISBEHAVING, decode_processes, run_worker
 from support.patience import PATIENCE

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from reelscribe.decode_pool.child.files import digest_file, read_header
+from reelscribe.decode_pool.child_main import digest_file, read_header
 from reelscribe.errors import MediaError, SourceChanged
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span, VideoInfo
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
-from reelscribe.decode_pool.child import frames as child_frames
+from reelscribe.decode_pool import frames as child_frames
 from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 

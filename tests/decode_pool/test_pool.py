@@ -11,8 +11,8 @@ import pytest
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import Video
 from reelscribe.decode_pool import watched_process
+from reelscribe.decode_pool.commands import Slots
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
-from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import MediaError, NoPictures
 from support.decoding import decode_processes
 from support.odd_library import write_sound

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reelscribe.decode_pool.slots import MAX_REQUEST_BYTES, items_per_request, request_bytes
+from reelscribe.decode_pool.commands import MAX_REQUEST_BYTES, items_per_request, request_bytes
 from reelscribe.errors import UsageError
 
 SMALL, LARGE = 224 * 224 * 3, 1920 * 1080 * 3

@@ -13,9 +13,9 @@ import pytest
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.child import channel
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.main import serve
+from reelscribe.decode_pool import child_channel
+from reelscribe.decode_pool.child_channel import WorkerChannel
+from reelscribe.decode_pool.child_main import serve
 from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 from support.odd_library import write_sound
@@ -68,7 +68,7 @@ def test_the_digest_of_a_file(media):
 )
 def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, seconds_between_readings, heartbeats):
     clock = count(1000.0, seconds_between_readings)
-    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(child_channel, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     memory, output = mmap.mmap(-1, 100 * SIZE.nbytes), io.StringIO()
     commands = io.StringIO(json.dumps(read_frames(media / "old.avi", frames_per_batch=100)) + '\n{"slot": 0}\n')
     with pytest.raises(SystemExit):
@@ -79,7 +79,7 @@ def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, secon
 IMPORTS = """
 import sys
 before = set(sys.modules)
-import reelscribe.decode_pool.child.main, reelscribe.decode_pool.child.{feed}
+import reelscribe.decode_pool.child_main, reelscribe.decode_pool.{feed}
 specs = [getattr(sys.modules[name], "__spec__", None) for name in set(sys.modules) - before]
 print(*(spec.name for spec in specs if spec))
 """
@@ -88,8 +88,8 @@ print(*(spec.name for spec in specs if spec))
 @pytest.mark.parametrize(
     ("feed", "needed", "others"),
     [
-        ("frames", {"numpy", "PIL", "av"}, {"decode_pool.child.audio", "decode.sound.audio"}),
-        ("audio", {"numpy", "av", "soxr"}, {"decode_pool.child.frames", "decode.video"}),
+        ("frames", {"numpy", "PIL", "av"}, {"decode_pool.audio", "decode.audio"}),
+        ("audio", {"numpy", "av", "soxr"}, {"decode_pool.frames", "decode.video"}),
     ],
 )
 def test_a_process_imports_little_so_that_it_starts_fast(feed, needed, others):
@@ -100,13 +100,13 @@ def test_a_process_imports_little_so_that_it_starts_fast(feed, needed, others):
     slow = {"asyncio", "concurrent", "multiprocessing", "sqlite3", "ssl", "socket", "http", "email"}
     assert packages.isdisjoint(slow)
     own = {name.removeprefix("reelscribe.") for name in modules if name.startswith("reelscribe.")}
-    assert own.isdisjoint({*others, "decode_pool.pool", "decode_pool.commands", "client", "results", "run", "wire"})
+    assert own.isdisjoint({*others, "decode_pool.pool", "client", "results.ledger", "run", "wire"})
 
 
 def test_a_process_whose_parent_died_before_it_was_ready_exits():
     """It would outlive the run while it hangs on a disk. Here the parent is taken for another one that is dead."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    command = [sys.executable, "-m", "reelscribe.decode_pool.child.main", "0", "1", "1", str(dead.pid)]
+    command = [sys.executable, "-m", "reelscribe.decode_pool.child_main", "0", "1", "1", str(dead.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as orphan:  # a worker would wait for commands
         assert orphan.wait(PATIENCE) == 0

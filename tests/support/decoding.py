@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.main import serve
+from reelscribe.decode_pool.child_channel import WorkerChannel
+from reelscribe.decode_pool.child_main import serve
 from support.audio import wav
 
 MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
@@ -25,7 +25,7 @@ def decode_processes() -> list[psutil.Process]:
 
 def is_decode_process(process: psutil.Process) -> bool:
     try:
-        return "reelscribe.decode_pool.child.main" in process.cmdline()
+        return "reelscribe.decode_pool.child_main" in process.cmdline()
     except psutil.NoSuchProcess:  # it has just exited
         return False
 

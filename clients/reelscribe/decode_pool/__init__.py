@@ -3,5 +3,6 @@
 Input are paths and decode tasks, output are digests of files and decoded batches. Each batch is a view of a slot of
 shared memory and is released after use. A codec that crashes or hangs ends its own process and nothing else.
 
-Everything here is the parent's side, from the pool down to the commands that it sends; `child` is the process.
+`pool.py` and `watched_process.py` are the parent's side, `child_main.py` and `child_channel.py` the process itself, and
+`frames.py`, `clips.py` and `audio.py` have both sides of what is read of a file.
 """

@@ -18,9 +18,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import Header, Source, Span, after, before_entry_point, join
-from reelscribe.decode_pool.commands import BatchT, DecodedBatch, OpenedT, Portion, ReadCommand
+from reelscribe.decode_pool.commands import BatchT, DecodedBatch, OpenedT, Portion, ReadCommand, Slots
 from reelscribe.decode_pool.digest_queue import DigestQueue
-from reelscribe.decode_pool.slots import Slots
 from reelscribe.decode_pool.watched_process import ATTEMPTS, DecodeProcess
 from reelscribe.errors import DecoderDied, DecoderStalled, StartupError
 

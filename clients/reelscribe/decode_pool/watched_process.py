@@ -1,7 +1,7 @@
 """One decode process as its parent sees it: started, given commands, and killed when it hangs.
 
 A process that neither replies nor sends a heartbeat for `stall_seconds` hangs: `DecodeProcess` notices it while it
-waits for the next line of replies, kills the process, and raises DecoderStalled. `child/main.py` is the other side.
+waits for the next line of replies, kills the process, and raises DecoderStalled. `child_main.py` is the other side.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import IO, Any, Self
 
 from reelscribe.contract.source import Header, Source, Span
-from reelscribe.decode_pool.commands import BatchT, OpenedT, ReadCommand
-from reelscribe.decode_pool.slots import Slots
+from reelscribe.decode_pool.commands import BatchT, OpenedT, ReadCommand, Slots
 from reelscribe.errors import (
     DecoderDied,
     DecoderStalled,
@@ -49,7 +48,7 @@ many as frames, and each takes about 50 bytes."""
 
 
 class DecodeProcess:
-    """One decode process, which runs `child/main.py`."""
+    """One decode process, which runs `child_main.py`."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class DecodeProcess:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "reelscribe.decode_pool.child.main",
+                "reelscribe.decode_pool.child_main",
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

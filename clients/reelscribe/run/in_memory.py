@@ -18,7 +18,7 @@ from reelscribe.contract.outcomes import Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.audio import SilenceDetector
-from reelscribe.decode_pool.slots import items_per_request, request_bytes
+from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.captions import CaptionOptions

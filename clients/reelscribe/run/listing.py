@@ -247,7 +247,7 @@ class Listing:
                 nothing and to read all of them.
             processes: Number of processes.
         """
-        # The unknown ones are selected first: a source that a node opens meanwhile is then in both selections, not in none.
+        # The unknown ones come first: a source that a node opens meanwhile is then in both selections, not in none.
         small = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes <= {SMALL_BYTES}")
         large = await asyncio.to_thread(self._numbers, f"{_UNKNOWN} AND bytes > {SMALL_BYTES}")
         if ledger:

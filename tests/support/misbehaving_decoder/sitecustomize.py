@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-if "reelscribe.decode_pool.child.main" in sys.orig_argv:
+if "reelscribe.decode_pool.child_main" in sys.orig_argv:
     from reelscribe.decode import audio, clips, video
 
     def fail():

@@ -16,8 +16,8 @@ from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
-from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch

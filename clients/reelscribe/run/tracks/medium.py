@@ -17,9 +17,8 @@ from reelscribe.contract.fields import check_options
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
-from reelscribe.decode_pool.commands import ReadCommand
+from reelscribe.decode_pool.commands import ReadCommand, request_bytes
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
-from reelscribe.decode_pool.slots import request_bytes
 from reelscribe.errors import ReelscribeError, RequestRefused
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts

@@ -16,7 +16,7 @@ from reelscribe.contract.source import Source
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
-from reelscribe.decode_pool.slots import items_per_request, request_bytes
+from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript

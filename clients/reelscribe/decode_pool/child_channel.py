@@ -1,7 +1,8 @@
 """The decode process's end of its connection to the parent; `watched_process.py` holds the other end.
 
 `WorkerChannel` has commands, replies and slots. `Feed` fills slots with what is read of a file, and sends them in
-batches; `frames.py`, `clips.py` and `audio.py` say what their batches are made of. The replies are::
+batches; `frames.py`, `clips.py` and `audio.py` say what their batches are made of. `KeptFile` is the file that stays
+open between commands. The replies are::
 
     {"opened": {...}}                                    facts about the file; some kinds send them again at its end
     {"batch": {"first", "stop", "anchor", "slot", ...}}  everything from number `first` to before `stop`
@@ -15,13 +16,16 @@ import mmap
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any, Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from reelscribe.errors import MediaError
 
+OpenFile = TypeVar("OpenFile")
+"""A file that is kept open."""
 Read = TypeVar("Read")
 """A frame, a clip or a chunk as the decoder returns it."""
 
@@ -108,6 +112,41 @@ class WorkerChannel:
             sys.exit()  # the parent is gone
         command: dict[str, Any] = json.loads(line)
         return command
+
+
+class KeptFile(Generic[OpenFile]):
+    """Holds at most one open file, by the command that it was opened for."""
+
+    def __init__(self) -> None:
+        """Begin without a file."""
+        self._stack = ExitStack()
+        self._key: Any = None
+        self._file: OpenFile | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True if a file is open."""
+        return self._file is not None
+
+    def get(self, key: Any) -> OpenFile | None:
+        """Return the file that was opened for this key; None if it is not open."""
+        return self._file if key == self._key else None
+
+    def open(self, key: Any, file: AbstractContextManager[OpenFile]) -> OpenFile:
+        """Enter a file and keep it, after the one that is open has been closed.
+
+        Args:
+            key: What `get` is called with to get it again.
+            file: The file, as a context manager that closes it.
+        """
+        self.close()
+        self._file, self._key = self._stack.enter_context(file), key
+        return self._file
+
+    def close(self) -> None:
+        """Close the file that is open, if there is one."""
+        self._stack.close()
+        self._file = self._key = None
 
 
 class _File(Protocol):

@@ -1,4 +1,4 @@
-"""The decode process: ``python -m reelscribe.decode_pool.child.main FD SLOT_BYTES SLOTS PARENT``.
+"""The decode process: ``python -m reelscribe.decode_pool.child_main FD SLOT_BYTES SLOTS PARENT``.
 
 `watched_process.py` starts it, and kills it if it hangs. It reads commands from standard input, one JSON object per
 line, and writes replies to standard output, one JSON array of replies per line. Below, ``<-`` marks a command of the
@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import mmap
 import os
 import signal
@@ -55,8 +56,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.files import KeptFile, digest_file, read_header
+from reelscribe._files import OpenSource, size_in
+from reelscribe.contract.source import Header, Source
+from reelscribe.decode_pool.child_channel import KeptFile, WorkerChannel
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1
@@ -102,6 +104,72 @@ def free_memory(file_is_open: bool) -> None:
         gc.freeze()
 
 
+def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Source:
+    """Read a whole file and compute its SHA-256.
+
+    Args:
+        path: Path of the file.
+        heartbeat: Called after each mebibyte.
+
+    Returns:
+        The path, the size, the digest, and the `file_stat` of the file.
+
+    Raises:
+        MediaError: The file does not exist, is not a regular file, or cannot be read. The message has no path.
+        SourceChanged: The file was written to meanwhile.
+    """
+    digest = hashlib.sha256()
+    try:
+        if os.path.isdir(path):  # a run replaces folders by the media files in them, unless it cannot read a folder
+            os.listdir(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise MediaError("expected a regular file")
+        with OpenSource(path) as file:
+            while block := file.read(2**20):
+                digest.update(block)
+                heartbeat()
+            file.check()
+            return Source(path, size_in(file.stat), digest.hexdigest(), file.stat)
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_header(path: str) -> Header:
+    """Read the header of a media file.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        What it says.
+
+    Raises:
+        MediaError: The file cannot be read, or is no media file. The message has no path.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its other end
+        raise MediaError("expected a regular file")
+    # Imported here, because processes that only compute digests start faster without FFmpeg.
+    import av
+
+    from reelscribe.decode.container import (
+        choose_video_stream,
+        ffmpeg_reason,
+        open_for_ffmpeg,
+        open_without_probing,
+        stated_seconds,
+    )
+
+    with open_for_ffmpeg(path) as file:
+        try:
+            with open_without_probing(file.name, analyzeduration="1") as container:
+                video = choose_video_stream(container)
+                rate = video.average_rate or video.guessed_rate if video else 0
+                seconds = stated_seconds(container)
+                return Header(seconds if seconds > 0 else None, None if rate is None else float(rate))
+        except (av.FFmpegError, UnicodeError, ValueError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+
+
 def _digest(channel: WorkerChannel, path: str) -> dict[str, Any]:
     try:
         return {"source": asdict(digest_file(path, channel.heartbeat))}
@@ -117,14 +185,14 @@ def _read(channel: WorkerChannel, kept: KeptFile[Any], command: dict[str, Any]) 
     """Read a file, and return how many frames or seconds of audio were decoded."""
     # Each is imported when it is first needed: most processes need only one, and start faster without the others.
     if "read_audio" in command:
-        from reelscribe.decode_pool.child import audio
+        from reelscribe.decode_pool import audio
 
         return audio.feed(channel, **command["read_audio"])
     if "read_clips" in command:
-        from reelscribe.decode_pool.child import clips
+        from reelscribe.decode_pool import clips
 
         return clips.feed(channel, **command["read_clips"])
-    from reelscribe.decode_pool.child import frames
+    from reelscribe.decode_pool import frames
 
     return frames.feed(channel, kept, **command["read_frames"])
 
