@@ -26,13 +26,12 @@ from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source, VideoInfo
 from reelscribe.reporting.node_meter import NodeReport
 from reelscribe.reporting.track_meter import TrackSnapshot
-from reelscribe.results.batches import SavedFrameBatch
-from reelscribe.results.jobs import SavedVideo
+from reelscribe.results.jobs import SavedFrameBatch, SavedVideo
 from reelscribe.results.schema import settings_text
 from reelscribe.run import messages
 from reelscribe.run.leases import NodeLost
 from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions
-from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.run.tracks.track import PlannedTrack
 
 DECODE_PROCESSES = 4
 """Number of sources that a node does at the same time."""

@@ -11,8 +11,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import caption_handler
-from captions.captioner import Captioner, CaptionSettings
-from captions.frame_transform import FrameTransform
+from captions.captioner import Captioner, CaptionSettings, FrameTransform
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription

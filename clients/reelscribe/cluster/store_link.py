@@ -11,8 +11,7 @@ from typing import Any
 from reelscribe.cluster.mail import Call
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
-from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.jobs import Job, SavedBatch, SavedSource
 from reelscribe.results.records import Kind
 from reelscribe.run.messages import Lease
 

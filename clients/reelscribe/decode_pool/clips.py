@@ -23,8 +23,7 @@ from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
 from reelscribe.decode_pool.child_channel import Feed, WorkerChannel, queue_opened, queue_warning
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand, Slots
-from reelscribe.results.batches import SavedBatch, SavedClipBatch
-from reelscribe.results.jobs import SavedVideo
+from reelscribe.results.jobs import SavedBatch, SavedClipBatch, SavedVideo
 from reelscribe.thumbnails.keeper import ClipKeeper
 from reelscribe.thumbnails.store import ThumbnailTask
 

@@ -20,8 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import AudioInfo, Span, VideoInfo
 from reelscribe.errors import UsageError
-from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import SavedSource
+from reelscribe.results.jobs import SavedBatch, SavedSource
 
 
 class Slots:

@@ -40,8 +40,7 @@ from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
 from reelscribe.run.sources import check_names
 from reelscribe.run.store import MemoryStore
-from reelscribe.run.tracks.planned import PlannedTrack
-from reelscribe.run.tracks.track import Stopped, Track
+from reelscribe.run.tracks.track import PlannedTrack, Stopped, Track
 
 TICK_SECONDS = 1.0
 """Seconds between two updates of how fast nodes are, and of what could be moved from one to another."""

@@ -38,7 +38,7 @@ from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
 from reelscribe.run.sources import find_sources, fits_any
-from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.run.tracks.track import PlannedTrack
 
 NAMES_AT_ONCE = 1000
 """Number of sources that are added to the list at once."""

@@ -13,7 +13,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header, Source
 from reelscribe.reporting.forecast import SourceCost, SourceSize
 from reelscribe.reporting.node_meter import NodeReport
-from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.run.tracks.track import PlannedTrack
 
 # From the driver to a node.
 

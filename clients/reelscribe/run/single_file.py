@@ -20,7 +20,7 @@ from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Fa
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
-from reelscribe.results.batches import AudioTimeline, FrameTimeline, SavedBatch, clip_results
+from reelscribe.results.jobs import AudioTimeline, FrameTimeline, SavedBatch, clip_results
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source, Span
-from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource, missing_spans
+from reelscribe.results.jobs import Job, SavedBatch, SavedSource, missing_spans
 from reelscribe.results.records import Kind
 
 T = TypeVar("T")

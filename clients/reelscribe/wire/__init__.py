@@ -20,7 +20,7 @@ array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 - `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
   a reader accepts data of any size in either place.
 - `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
-  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order (`_dtypes.py` has the table). Long
+  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order (`_safe_pickle.py` has the table). Long
   double is missing because it differs between machines.
 - `shape` has up to 32 lengths of 0 or more.
 - `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
@@ -48,8 +48,7 @@ from typing import Any
 import numpy as np
 
 from reelscribe.errors import WireError
-from reelscribe.wire._dtypes import DTYPES, Array, checked_array
-from reelscribe.wire._safe_pickle import MAX_DEPTH, MAX_VALUES, Tree, load
+from reelscribe.wire._safe_pickle import DTYPES, MAX_DEPTH, MAX_VALUES, Array, Tree, checked_array, load
 
 MAGIC = b"\x93RSBODY"
 """First bytes of a body."""

@@ -19,8 +19,7 @@ from reelscribe.errors import LimitExceeded
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_file import MAX_SAMPLES
 from transcripts.audio_requests import AudioLimits, AudioReader
-from worker.body_file import limited_time
-from worker.request_batch import RequestBatch
+from worker.request_batch import RequestBatch, limited_time
 
 MEBIBYTE = 2**20
 FRAME = np.zeros((40, 60, 3), np.uint8)
@@ -78,7 +77,7 @@ def test_a_body_that_would_take_long_is_refused_early_and_the_others_of_its_call
 
 @pytest.mark.parametrize("body", [still(kind) for kind in ("JPEG", "PNG", "WEBP")] + [audio("WAV"), audio("OGG")])
 def test_what_takes_longer_than_a_body_may_is_refused_and_never_read_in_part(body, monkeypatch):
-    monkeypatch.setattr("worker.body_file.MAX_SECONDS", 0)
+    monkeypatch.setattr("worker.request_batch.MAX_SECONDS", 0)
     context = FakeContext()
     reader = audio_reader() if body.startswith((b"RIFF", b"OggS")) and b"WEBP" not in body[:16] else frames_reader()
     (answer,) = parsed(RequestBatch([{"body": body}], context, reader).responses([], {}))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from reelscribe.client.models import CaptionClient
-from reelscribe.client.operations import Operation, captioning
+from reelscribe.client.models import CaptionClient, Operation, captioning
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
@@ -20,8 +19,7 @@ from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.units import Counts
-from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
-from reelscribe.results.jobs import Job, SavedSource, SavedVideo
+from reelscribe.results.jobs import UNDECODABLE, Job, ReusedFrame, SavedFrameBatch, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from reelscribe.client.operations import Operation
+from reelscribe.client.models import Operation
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError, Utterance
@@ -22,8 +22,7 @@ from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.errors import ReelscribeError, RequestRefused
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts
-from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.jobs import Job, SavedBatch, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.thumbnails.store import ThumbnailTask
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from reelscribe.client.models import SpeechClient
-from reelscribe.client.operations import Operation, transcribing
+from reelscribe.client.models import Operation, SpeechClient, transcribing
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.model import SpeechDescription
@@ -19,8 +18,7 @@ from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
-from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
-from reelscribe.results.jobs import Job, SavedAudio, SavedSource
+from reelscribe.results.jobs import Job, SavedAudio, SavedAudioBatch, SavedSource, TimedTranscript
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track
