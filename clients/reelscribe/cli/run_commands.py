@@ -1,15 +1,26 @@
-"""`reelscribe caption`, `transcribe`, `annotate` and `shots`."""
+"""`reelscribe caption`, `transcribe`, `annotate` and `shots`: clients, progress, interrupts and exports."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from reelscribe.cli._run import run_command
-from reelscribe.cli.messages import errors_as_one_line
+import typer
+
+from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
-from reelscribe.cli.options.run import Cues, RunOptions
+from reelscribe.cli.options.run import Cues, RunOptions, one_of
 from reelscribe.cli.options.servers import (
     CaptionModel,
     ClipModel,
@@ -20,10 +31,17 @@ from reelscribe.cli.options.servers import (
 )
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten
-from reelscribe.errors import UsageError
+from reelscribe.cli.result_commands import describe_written
+from reelscribe.errors import UsageError, printable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import TrackSpec
+    from reelscribe.cli.options.cluster import ClusterOptions
+    from reelscribe.export.subtitles import CueSource
+    from reelscribe.reporting.plan import Plan
+    from reelscribe.reporting.progress import Progress
+    from reelscribe.results.records import Kind
+    from reelscribe.run.driver import Run, Summary
 
 
 @flatten
@@ -146,3 +164,180 @@ def shots(run: RunOptions, video: VideoOptions, cluster: ClusterOptions) -> None
             retry_failed=run.retry_failed,
         )
         run_command(run, cluster, None, [ShotSpec(options)])
+
+
+def run_command(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    cues: str | None,
+    tracks: Sequence[TrackSpec],
+    thumbnails: int | None = 0,
+) -> None:
+    """Annotate all sources, report on standard error, and export to the formats of --format.
+
+    Args:
+        options: The sources, the output folder, and how the run reports.
+        cluster: Whether the run is over many machines.
+        cues: What exported subtitles show; None for what the only track makes.
+        tracks: What the run makes of each source, at least one track.
+        thumbnails: Number of thumbnails of each video; None for one of each shot, or 12.
+
+    Raises:
+        UsageError: An option is wrong.
+        ServerError: The model is not served, or its servers stopped answering.
+        OutputError: The results cannot be saved.
+        KeyboardInterrupt: The run was interrupted. Its results so far have been saved.
+        typer.Exit: The run is complete, and some sources failed.
+    """
+    from stamina.instrumentation import set_on_retry_hooks
+
+    from reelscribe.export.formats import CUE_SOURCES, check_formats, export
+    from reelscribe.results.annotations import NAME
+
+    formats = options.formats or []
+    check_formats(formats)
+    chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
+    cluster.check()
+    progress = _progress(options)
+    set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
+    if options.dry_run:
+        plan = asyncio.run(_plan(options, cluster, tracks))
+        if options.json_log:
+            progress.announce(plan)
+        else:
+            typer.echo(printable(str(plan)))
+        return
+    try:
+        with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
+            summary, kinds = asyncio.run(_run(options, cluster, tracks, display, thumbnails))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    exporting = bool(formats) and not summary.interrupted
+    _report(options, progress, summary, exporting=exporting)
+    if exporting:
+        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == kinds), "auto")
+        shown = chosen or of_kind
+        lines: list[str] = []
+        exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)
+        _report_export(options, progress, exported, lines)
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    if summary.failed:
+        raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:
+    """Print what the run has done, before anything is exported, so that a failing export does not hide it."""
+    from rich.console import Console
+
+    from reelscribe.reporting.progress import JsonLines
+    from reelscribe.reporting.summary import summary_table
+    from reelscribe.results.annotations import NAME
+
+    if isinstance(progress, JsonLines):
+        progress.event("summary", **asdict(summary), annotations=str(options.out / NAME))
+    elif not options.quiet:
+        table = summary_table(
+            summary.snapshot,
+            options.out,
+            interrupted=summary.interrupted,
+            replaced_processes=summary.replaced_processes,
+            exporting=exporting,
+        )
+        Console(highlight=False).print(table)
+
+
+def _report_export(options: RunOptions, progress: Progress, exported: Sequence[Path], lines: Sequence[str]) -> None:
+    """Print which files the run has exported, and lines about them."""
+    from reelscribe.reporting.progress import JsonLines
+
+    if isinstance(progress, JsonLines):
+        progress.event("export", exported=[str(path) for path in exported])
+    elif not options.quiet:
+        for line in (describe_written(exported, options.out), *lines):
+            typer.echo(printable(line))
+
+
+async def _run(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    tracks: Sequence[TrackSpec],
+    progress: Progress,
+    thumbnails: int | None,
+) -> tuple[Summary, list[Kind]]:
+    """Return the outcome of a run, and the kinds of annotations that it has made."""
+    async with _opened(options, cluster, tracks, progress, thumbnails) as run:
+        _stop_on_interrupt(run.stop, progress.message)
+        return await run.run(options.sources), run.kinds
+
+
+async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
+    """Find out what the run would do."""
+    async with _opened(options, cluster, tracks) as run:
+        return await run.plan(options.sources)
+
+
+@asynccontextmanager
+async def _opened(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    specs: Sequence[TrackSpec],
+    progress: Progress | None = None,
+    thumbnails: int | None = 0,
+) -> AsyncGenerator[Run, None]:
+    """Yield the run, on this machine with its clients open, or on the nodes of a cluster."""
+    from reelscribe.run.driver import Run
+
+    async with AsyncExitStack() as stack:
+        archives = cluster.archives()
+        resolved = specs if archives else [await spec.resolved() for spec in specs]
+        yield Run(
+            [await spec.open(stack) for spec in resolved] if cluster.ray is None else cluster.nodes(resolved, archives),
+            options.out,
+            progress=progress,
+            exclude=options.exclude or (),
+            limit=options.limit,
+            thumbnails=thumbnails,
+        )
+
+
+def _progress(options: RunOptions) -> Progress:
+    from rich.console import Console
+
+    from reelscribe.reporting.progress import ErrorLines, JsonLines, display_for
+
+    if options.quiet and options.json_log:
+        raise UsageError("--quiet and --json-log: expected one of them, got both")
+    console = Console(stderr=True)
+    if options.json_log:
+        return JsonLines(console)
+    if options.quiet:
+        return ErrorLines(console)
+    return display_for(console)
+
+
+def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:
+    if port is None:
+        return nullcontext(progress)
+    from reelscribe.reporting.metrics import metrics_served
+
+    return metrics_served(progress, port)
+
+
+def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) -> None:
+    """At the first SIGINT or SIGTERM, finish the requests in flight; at the second, cancel the run."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def cancel() -> None:
+        task.cancel()
+
+    def finish() -> None:
+        for sig in signals:
+            loop.add_signal_handler(sig, cancel)
+        show("finishing what is in progress; interrupt again to stop at once")
+        stop()
+
+    for sig in signals:
+        loop.add_signal_handler(sig, finish)
