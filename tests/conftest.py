@@ -32,10 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    """Return 0 for tests that share servers, then the numbers of LONGEST; the order of others does not matter."""
+    """Return 0 for tests that share servers, then the numbers of LONGEST, of other slow tests, and of fast ones."""
+    if not item.get_closest_marker("slow"):
+        return len(LONGEST) + 2
     if item.path.parent.name == "e2e" and item.path.stem not in OWN_SERVERS:
         return 0
-    return next((k for k, name in enumerate(LONGEST, 1) if name in item.nodeid), 1 + len(LONGEST))
+    return next((k for k, name in enumerate(LONGEST, 1) if name in item.nodeid), len(LONGEST) + 1)
 
 
 OWN_SERVERS = ("test_clip_run", "test_ray", "test_models", "test_owned_server", "test_server_life", "test_torture")
@@ -44,6 +46,9 @@ OWN_SERVERS = ("test_clip_run", "test_ray", "test_models", "test_owned_server", 
 
 LONGEST = ("docs/operations.md", "test_ray", "docs/http-api.md", "test_torture", "[ways0]", "README.md")
 """Parts of the names of the longest tests. If they began last, one process would work while the others have ended."""
+
+UNDIVIDED = ("docs", "bench", "e2e")
+"""Folders of which each test is given to a process by itself; of others, each file is."""
 
 
 class SharedServersScheduling(LoadFileScheduling):
@@ -54,9 +59,9 @@ class SharedServersScheduling(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::")[0])
-        if file.parent.name != "e2e":
-            return nodeid
-        return file.stem if file.stem in OWN_SERVERS else "shared servers"
+        if file.parent.name == "e2e":
+            return file.stem if file.stem in OWN_SERVERS else "shared servers"
+        return nodeid if file.parent.name in UNDIVIDED else str(file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling | None:

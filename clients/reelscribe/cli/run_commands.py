@@ -36,7 +36,6 @@ from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import TrackSpec
-    from reelscribe.cli.options.cluster import ClusterOptions
     from reelscribe.export.subtitles import CueSource
     from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress

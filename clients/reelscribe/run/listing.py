@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import ExitStack
 from itertools import islice
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from reelscribe._files import file_stat, size_in
 from reelscribe.contract.outcomes import SourceError
@@ -400,7 +400,7 @@ class Listing:
         return [number for (number,) in self._select(_NUMBERS.format(condition))]
 
     def _source(self, number: int) -> ListedSource:
-        return self._listed(*self._select(_ONE, number)[0])
+        return self._listed(self._select(_ONE, number)[0])
 
     def _pages(self) -> Iterator[list[ListedSource]]:
         """Yield all sources, a page at a time."""
@@ -410,27 +410,14 @@ class Listing:
             last = page[-1].number
 
     def _page(self, after: int, most: int) -> list[ListedSource]:
-        return [self._listed(*row) for row in self._select(_PAGE, after, most)]
+        return [self._listed(row) for row in self._select(_PAGE, after, most)]
 
     def _select(self, statement: str, *values: Any) -> list[Any]:
         with self._lock:
             return self._database.execute(statement, values).fetchall()
 
-    def _listed(
-        self,
-        number: int,
-        name: bytes,
-        stat: str,
-        kind: Literal["video", "audio"],
-        size: int,
-        header: int,
-        seconds: float | None,
-        rate: float | None,
-        sha256: str | None,
-        is_done: int,
-        shares: str | None,
-        jobs: str | None,
-    ) -> ListedSource:
+    def _listed(self, row: tuple[Any, ...]) -> ListedSource:
+        number, name, stat, kind, size, header, seconds, rate, sha256, is_done, shares, jobs = row
         return ListedSource(
             number,
             os.fsdecode(name),

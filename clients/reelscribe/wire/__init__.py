@@ -20,8 +20,8 @@ array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 - `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
   a reader accepts data of any size in either place.
 - `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
-  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order (`_safe_pickle.py` has the table). Long
-  double is missing because it differs between machines.
+  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order; `_safe_pickle.py` has the table.
+  Long double is missing because it differs between machines.
 - `shape` has up to 32 lengths of 0 or more.
 - `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
 

@@ -122,7 +122,7 @@ def _copy(
     if audio and audio.codec_context:
         copies[audio.index] = _AudioCopy(preview, audio)
     if not copies:
-        raise MediaError("expected pictures or sound that can be decoded, got neither")
+        raise MediaError("expected pictures or audio that can be decoded, got neither")
     last_sent = time.monotonic()
     for packet in demux(container, lambda: None):
         if copy := copies.get(packet.stream_index):

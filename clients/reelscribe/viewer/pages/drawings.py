@@ -135,11 +135,11 @@ def rate_chart(rates: Sequence[Rate]) -> Chart | None:
     Args:
         rates: The speed over time, in order.
     """
-    sound = [rate for rate in rates if math.isfinite(rate.value) and math.isfinite(rate.seconds)]
-    if len(sound) < 2:
+    finite = [rate for rate in rates if math.isfinite(rate.value) and math.isfinite(rate.seconds)]
+    if len(finite) < 2:
         return None
-    step = -(-len(sound) // MOST_POINTS)
-    groups = [sound[k : k + step] for k in range(0, len(sound), step)]
+    step = -(-len(finite) // MOST_POINTS)
+    groups = [finite[k : k + step] for k in range(0, len(finite), step)]
     means = [(group[-1].seconds, sum(rate.value for rate in group) / len(group)) for group in groups]
     if len(means) < 2:
         return None
@@ -151,8 +151,8 @@ def rate_chart(rates: Sequence[Rate]) -> Chart | None:
         for time, value in means
     ]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    mean = sum(rate.value for rate in sound) / len(sound)
-    return Chart(line, f"0,{CHART_HEIGHT} {line} {CHART_WIDTH},{CHART_HEIGHT}", top, begin, end, sound[-1].value, mean)
+    mean = sum(rate.value for rate in finite) / len(finite)
+    return Chart(line, f"0,{CHART_HEIGHT} {line} {CHART_WIDTH},{CHART_HEIGHT}", top, begin, end, finite[-1].value, mean)
 
 
 def _round_up(value: float) -> float:
