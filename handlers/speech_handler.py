@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig
 
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches

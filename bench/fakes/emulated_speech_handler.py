@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from runtime.device_batches import DeviceBatches
 from runtime.model_settings import ModelSettings

@@ -22,7 +22,7 @@ from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient, ItemAnswer, Items, Operation
-from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from reelscribe import wire
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch

@@ -34,8 +34,8 @@ from lib.report import Report, Spread, publish, take_turns
 from reelscribe import wire
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameCaption, InputSize
-from reelscribe.contract.model import CaptionerDescription
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionTrack
 from synthetic.video_files import write_library

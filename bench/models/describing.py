@@ -10,7 +10,6 @@ round runs all ways once, one after the other, each client in a process of its o
 once to warm up. The ways:
 
 ours: `reelscribe caption --clips windows --clip-seconds 4` on TorchServe.
-ours-shots: the same with `--clips shots`, the default. It looks for cuts, which no other way does.
 card-1: the script of the model card: the processor reads a file and scales its frames, `generate` answers, one file
     after the other. transformers reads files with torchcodec, on as many threads as FFmpeg likes.
 card-8: the same with 8 files at once.
@@ -105,7 +104,6 @@ def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
     litserve = ("--budget", model.budget(), *windows)
     ways = {
         "ours": Way("ours", "peers.clips.our_client", windows),
-        "ours-shots": Way("ours", "peers.clips.our_client"),
         "litserve": Way("litserve", "peers.clips.litserve_client", litserve),
         "litserve-wait": Way("litserve-wait", "peers.clips.litserve_client", litserve),
     }
@@ -148,7 +146,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--ways", nargs="+", choices=("ours", "ours-shots", "litserve", "litserve-wait", *CARD))
+    parser.add_argument("--ways", nargs="+", choices=("ours", "litserve", "litserve-wait", *CARD))
     parser.add_argument("--clips", type=int, help="number of clips; by default, as many as suit the size")
     parser.add_argument("--peer-python", type=_peer_python, metavar="FILE", help="a Python that has torchvision")
     add_json_option(parser)

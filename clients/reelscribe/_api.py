@@ -22,8 +22,13 @@ from numpy.typing import NDArray
 from reelscribe._values import Results, SavedRecord
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ClipModelDescription,
+    ModelDescription,
+    SpeechDescription,
+)
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.results.annotations import NAME

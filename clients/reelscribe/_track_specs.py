@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reelscribe.contract.model import ModelDescription
+    from reelscribe.contract.descriptions import ModelDescription
     from reelscribe.run.tracks.medium import Options
     from reelscribe.run.tracks.track import Track
     from reelscribe.server.server_discovery import FoundServer
@@ -142,7 +142,7 @@ class PictureSpec(TrackSpec):
 
     async def resolved(self) -> ModelSpec:
         """Find out which of the two models is served, or has the name; see `TrackSpec.resolved`."""
-        from reelscribe.contract.model import ClipModelDescription
+        from reelscribe.contract.descriptions import ClipModelDescription
         from reelscribe.server.model_discovery import kind_of_video_model
 
         kind = await kind_of_video_model(self.captions.found[0], self.captions.name)

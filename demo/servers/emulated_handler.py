@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameCaption, input_size_from_json
-from reelscribe.contract.model import CaptionerDescription
 from worker.request_batch import Context, RequestBatch
 
 LIMITS = FrameLimits(frames=512, side=8192)

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from captions.families import FAMILIES, Family
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, Resample
-from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, load_pretrained, revision_of

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer
 from clips.families import FAMILIES, Family
 from clips.processor_files import chat_template, check_preprocessing, read_settings
 from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription, ClipStatus
+from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.fields import round_confidence
-from reelscribe.contract.model import ClipModelDescription
 from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens, generate
 from runtime.metrics import Counters

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from reelscribe import wire
 from reelscribe.contract import shared_memory
-from reelscribe.contract.model import identity_of
+from reelscribe.contract.descriptions import identity_of
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters, MetricsReporter

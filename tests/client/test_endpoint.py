@@ -14,7 +14,7 @@ from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Endpoint, Server
 from reelscribe.contract import shared_memory
-from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.shared_memory import MAGIC, SharedMemory, machine, resolve
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
 from support.fake_torchserve import (

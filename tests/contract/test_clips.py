@@ -12,8 +12,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as resize_clip
 
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
+from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.model import CaptionerDescription, ClipModelDescription
 from reelscribe.errors import ServerError
 from support.fake_torchserve import CLIPS, SPEECH
 

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, ModelApiOff, StartupError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.server import launcher

@@ -13,8 +13,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 import caption_handler
 from captions.captioner import Captioner, CaptionSettings, FrameTransform
 from reelscribe import wire
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.model import CaptionerDescription
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed

@@ -15,7 +15,7 @@ import clip_handler
 from clips.describer import ClipSettings, Describer
 from reelscribe import wire
 from reelscribe.contract.clips import Clip, ClipBudget
-from reelscribe.contract.model import ClipModelDescription
+from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_qwen2_5_vl

@@ -11,7 +11,7 @@ import yaml
 
 import speech_handler
 from reelscribe import wire
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from reelscribe.client.endpoint import Server
-from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
+from reelscribe.contract.descriptions import CaptionerDescription, ModelDescription, SpeechDescription
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, ManagedServer

@@ -14,8 +14,13 @@ from multidict import CIMultiDictProxy
 
 from reelscribe import wire
 from reelscribe.contract.clips import ClipBudget, ClipDescription
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ClipModelDescription,
+    ModelDescription,
+    SpeechDescription,
+)
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
-from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 
 DESCRIPTION = CaptionerDescription(

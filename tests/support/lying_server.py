@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from reelscribe.contract.model import ModelDescription
+from reelscribe.contract.descriptions import ModelDescription
 from support.fake_torchserve import DESCRIPTION
 
 Lie = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]

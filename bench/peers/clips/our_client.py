@@ -65,11 +65,10 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--key-file", type=Path, required=True)
-    parser.add_argument("--clip-seconds", type=float, help="length of windows; without it, clips are shots")
+    parser.add_argument("--clip-seconds", type=float, required=True, help="length of windows")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
-    windows = options.clip_seconds
-    cutting = ClipCutting("windows", window_seconds=windows) if windows else ClipCutting()
+    cutting = ClipCutting("windows", window_seconds=options.clip_seconds)
     server = Server(options.url, Credentials(options.key_file))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()

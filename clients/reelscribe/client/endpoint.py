@@ -23,7 +23,7 @@ from reelscribe.client.http_session import (
     unreachable,
 )
 from reelscribe.contract import shared_memory
-from reelscribe.contract.model import ModelDescription
+from reelscribe.contract.descriptions import ModelDescription
 from reelscribe.errors import (
     AccessRefused,
     MemoryNotShared,

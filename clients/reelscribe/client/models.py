@@ -21,8 +21,8 @@ from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balan
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
-from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, brief

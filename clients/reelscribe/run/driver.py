@@ -33,12 +33,12 @@ from reelscribe.results.records import Kind, Record, error_of
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import row_errors
 from reelscribe.run import messages
+from reelscribe.run.file_search import check_names
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, OutcomesInOrder, Pace, PendingNodes
 from reelscribe.run.listing import ListedSource, Listing
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
-from reelscribe.run.sources import check_names
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.track import PlannedTrack, Stopped, Track
 

@@ -37,7 +37,7 @@ from reelscribe.results.known_files import KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.sources import find_sources, fits_any
+from reelscribe.run.file_search import find_sources, fits_any
 from reelscribe.run.tracks.track import PlannedTrack
 
 NAMES_AT_ONCE = 1000

@@ -11,7 +11,7 @@ import aiohttp
 
 from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
 from reelscribe.client.http_session import open_session
-from reelscribe.contract.model import (
+from reelscribe.contract.descriptions import (
     CaptionerDescription,
     ClipModelDescription,
     ModelDescription,

@@ -18,8 +18,8 @@ from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_link import StageLink
 from pipeline.stage_pair import join_pair
 from reelscribe import wire
+from reelscribe.contract.descriptions import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import StageFailed, StartupError, WireError
 from runtime.device_batches import DeviceBatches

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from reelscribe.client.models import CaptionClient, Operation, captioning
+from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
-from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS

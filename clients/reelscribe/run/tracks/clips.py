@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from reelscribe.client.models import ClipClient, Operation, describing_clips
 from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription
+from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import Resize
-from reelscribe.contract.model import ClipModelDescription
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.clips import ClipCutting, ClipTask

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reelscribe.client.models import Operation
+from reelscribe.contract.descriptions import ModelDescription
 from reelscribe.contract.fields import check_options
-from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.commands import ReadCommand, request_bytes

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from reelscribe.client.models import Operation, SpeechClient, transcribing
 from reelscribe.contract.chunking import Cutting
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
-from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions

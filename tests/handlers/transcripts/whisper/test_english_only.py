@@ -9,7 +9,7 @@ from transformers import AutoProcessor
 
 import speech_handler
 from reelscribe import Run, Server, SpeechClient, TranscriptTrack
-from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
 from reelscribe.run.tracks.transcripts import SpeechOptions

@@ -6,7 +6,7 @@ import pytest
 
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
-from reelscribe.run.sources import check_names, find_sources
+from reelscribe.run.file_search import check_names, find_sources
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from reelscribe.contract.descriptions import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.contract.frames import InputSize, PixelBudget
-from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.errors import ServerError
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import DESCRIPTION, SPEECH
