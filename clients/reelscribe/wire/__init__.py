@@ -78,7 +78,7 @@ COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
 """HTTP header of a response: the compute time of the handler for it, in seconds."""
 
 IDENTITY_HEADER = "X-Reelscribe-Identity"
-"""HTTP header of a response: the `identity` of the model that gave the answer (see `reelscribe.contract.descriptions`)."""
+"""HTTP header of a response: the `identity` in the description of the model that gave the answer."""
 
 _NPY_HEADER_BYTES = 2000
 """Largest size of an .npy header, in bytes; those that numpy writes have about 100."""
