@@ -29,7 +29,8 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.errors import RequestError
 from transcripts.audio_file import checksum
 from transcripts.audio_requests import AudioLimits, AudioReader
-from worker.request_batch import Unread, limited_time
+from worker.body_file import limited_time
+from worker.request_batch import Unread
 from worker.still_image import is_still
 
 MEBIBYTE = 2**20

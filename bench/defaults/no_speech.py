@@ -21,7 +21,7 @@ import transformers
 from lib.command import command_parser, run_command
 from lib.local_speech import LocalSpeech, utterances
 from lib.recordings import Recording, short_recordings
-from reelscribe.results.jobs import SavedAudioBatch
+from reelscribe.results.batches import SavedAudioBatch
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from servers.torchserve import SPEECH
 from synthetic.non_speech import SOUNDS

@@ -26,7 +26,8 @@ from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source, VideoInfo
 from reelscribe.reporting.node_meter import NodeReport
 from reelscribe.reporting.track_meter import TrackSnapshot
-from reelscribe.results.jobs import SavedFrameBatch, SavedVideo
+from reelscribe.results.batches import SavedFrameBatch
+from reelscribe.results.jobs import SavedVideo
 from reelscribe.results.schema import settings_text
 from reelscribe.run import messages
 from reelscribe.run.leases import NodeLost
@@ -161,7 +162,7 @@ class _Node:
         self._seconds = seconds
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
-        self._link = StoreLink(self._send)
+        self._link = StoreLink(self._send, lambda _: None)
         self._processes = asyncio.Semaphore(DECODE_PROCESSES)
         self._tasks: set[asyncio.Task[None]] = set()
 

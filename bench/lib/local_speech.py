@@ -13,7 +13,7 @@ from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk
-from reelscribe.results.jobs import SavedAudioBatch, TimedTranscript, audio_results
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.speech_model import SpeechSettings

@@ -30,15 +30,8 @@ from reelscribe.contract.outcomes import Caption, SourceError
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.results.annotations import FAILURES_NAME, NAME, write_results
-from reelscribe.results.jobs import (
-    Job,
-    ReusedFrame,
-    SavedAudio,
-    SavedAudioBatch,
-    SavedFrameBatch,
-    SavedVideo,
-    TimedTranscript,
-)
+from reelscribe.results.batches import ReusedFrame, SavedAudioBatch, SavedFrameBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind

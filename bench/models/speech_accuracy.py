@@ -41,7 +41,7 @@ from lib.local_speech import LocalSpeech, utterances
 from lib.recordings import Recording, long_recordings, short_recordings
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.results.jobs import SavedAudioBatch
+from reelscribe.results.batches import SavedAudioBatch
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from servers.torchserve import SPEECH
 

@@ -53,11 +53,6 @@ class TrackSpec(ABC):
         """Number of decode processes of the track."""
 
     @property
-    @abstractmethod
-    def retry_failed(self) -> bool:
-        """True if sources are tried again that ended with an error in an earlier run."""
-
-    @property
     def most_requests(self) -> int:
         """Largest number of unanswered requests; 0 if it sends none."""
         return 0
@@ -112,11 +107,6 @@ class ModelSpec(TrackSpec):
         return self.options.workers
 
     @property
-    def retry_failed(self) -> bool:
-        """True if sources are tried again that ended with an error in an earlier run."""
-        return self.options.retry_failed
-
-    @property
     def most_requests(self) -> int:
         """Largest number of unanswered requests."""
         return self.requests_in_flight
@@ -165,11 +155,6 @@ class PictureSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
         return self.captions.decode_processes
-
-    @property
-    def retry_failed(self) -> bool:
-        """True if sources are tried again that ended with an error in an earlier run."""
-        return self.captions.retry_failed
 
     @property
     def most_requests(self) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from reelscribe.contract.speech import SampleArray, to_int16
 from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
 from transcripts.speech_model import Samples
-from worker.request_batch import BodyFile, check_time
+from worker.body_file import BodyFile, check_time
 
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 192_000

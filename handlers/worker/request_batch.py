@@ -6,124 +6,20 @@ first bytes, not by the Content-Type.
 
 A reader checks a request and reserves its place in the call, one request after the other. What takes longer, such as
 decoding a file, it leaves to threads, which work on several requests at once while the device computes the others.
-
-`BodyFile` is a body as a file, for libraries that read files, with limits. A few hostile megabytes can keep a library
-busy for minutes: a long fill that it skips byte by byte, a million empty chunks, a decoder that begins again and again.
-So reading a body may take so much processor time, and a library may not take a file apart into very many very small
-parts, whatever the format.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import math
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reelscribe.contract import shared_memory
-from reelscribe.errors import LimitExceeded, RequestError, UnsupportedFormat, WireError, kind_of
+from reelscribe.errors import RequestError, UnsupportedFormat, WireError, kind_of
 from runtime.metrics import Counters, TorchServeMetrics
-
-MAX_SECONDS = 10.0
-"""The most processor time for reading a body. The largest stills take 1 to 2 s, the largest audio files 2 to 3 s."""
-
-FREE_READS = 10_000
-LEAST_BYTES = 256
-"""Beyond so many free reads, each must on average be of so many bytes. Pillow reads up to three times for a part of a
-file, such as a marker of JPEG or a chunk of PNG, of which encoders write one for some kilobytes. It does this in
-Python, 1 to 4 microseconds for each."""
-
-_limits = threading.local()
-
-
-@contextmanager
-def limited_time() -> Iterator[None]:
-    """Limit the processor time for what this thread reads of body files meanwhile."""
-    _limits.end = time.thread_time() + MAX_SECONDS
-    try:
-        yield
-    finally:
-        _limits.end = math.inf
-
-
-def check_time() -> None:
-    """Raise LimitExceeded if this thread has read for too long."""
-    if time.thread_time() > getattr(_limits, "end", math.inf):
-        raise LimitExceeded(
-            f"body: at most {MAX_SECONDS:g} s of processor time to read it, got more; save it again with another"
-            " program, or send arrays"
-        )
-
-
-class BodyFile(io.RawIOBase):
-    """A body as a file, without a copy: all files of a call are open at once.
-
-    Pillow calls `read`, which raises LimitExceeded at a limit. libsndfile calls `readinto` from C code, which no
-    exception can pass. So the file ends there when the time is over, and whoever called libsndfile calls `check_time`.
-    """
-
-    def __init__(self, body: bytes | bytearray) -> None:
-        """Open a body at its beginning."""
-        self._view = memoryview(body)
-        self._position = 0
-        self._reads = self._bytes_read = 0
-
-    def readable(self) -> bool:
-        """A body can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """A body can be sought."""
-        return True
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read up to `size` bytes, by default all.
-
-        Raises:
-            LimitExceeded: This took too long, or too many reads.
-        """
-        check_time()
-        end = len(self._view) if size is None or size < 0 else self._position + size
-        piece = bytes(self._view[self._position : end])
-        self._position += len(piece)
-        self._reads += 1
-        self._bytes_read += len(piece)
-        if self._reads > FREE_READS + self._bytes_read // LEAST_BYTES:
-            raise LimitExceeded(
-                f"body: at most {FREE_READS:,} parts (fill bytes, markers, chunks) and one for each {LEAST_BYTES}"
-                " bytes, got more; save it again with another program"
-            )
-        return piece
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return how many bytes were read: none if this took too long."""
-        try:
-            check_time()
-        except LimitExceeded:
-            return 0
-        piece = self._view[self._position : self._position + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset in bytes, and return the new position."""
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._view)}[whence]
-        if origin + offset < 0:
-            raise ValueError(f"expected a position of 0 or more, got {origin + offset}")
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._position
-
+from worker.body_file import limited_time
 
 _SIGNATURES = (
     (0, b"{", "JSON"),

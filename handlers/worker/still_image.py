@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, RequestError, WireError
-from worker.request_batch import BodyFile
+from worker.body_file import BodyFile
 
 warnings.filterwarnings("ignore", module=r"PIL\.")
 """Pillow warns of sizes below its own limit and of odd metadata. Filters belong to the process, not to a thread, so

@@ -67,7 +67,7 @@ async def test_answers_to_many_calls_are_told_in_pieces(tmp_path):
     node = Asking([Call(number, "job", (f"{number:064}", 1)) for number in range(2000)])
     async with Ledger(tmp_path) as ledger:
         await ledger.settings_id({"model": "m"})
-        session = NodeSession(node, NodeSpec([], ""), Destination(ledger, tmp_path), Reservations())
+        session = NodeSession(node, NodeSpec([], ""), Destination(ledger, tmp_path), Reservations(), lambda _: None)
         running = asyncio.create_task(session.run(print, print))
         await asyncio.wait_for(node.all_told.wait(), PATIENCE)
         running.cancel()

@@ -73,7 +73,7 @@ class Sessions:
     @asynccontextmanager
     async def of(self, node: ScriptedNode):
         """A session while the block runs. The block gets the task that runs it."""
-        one = NodeSession(node, SPEC, self._destination, self._reservations)
+        one = NodeSession(node, SPEC, self._destination, self._reservations, lambda _: None)
         running = asyncio.create_task(one.run(self.heard.put_nowait, self.broken.append))
         try:
             yield one, running

@@ -19,7 +19,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.link = StoreLink(self.calls.append)
+        self.link = StoreLink(self.calls.append, lambda _: None)
 
     @property
     def methods(self) -> list[str]:

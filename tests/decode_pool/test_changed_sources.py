@@ -15,7 +15,7 @@ from reelscribe.decode.clips import ClipTask
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.audio import ReadAudio
-from reelscribe.decode_pool.child_channel import WorkerChannel
+from reelscribe.decode_pool.child_channel import ChildChannel
 from reelscribe.decode_pool.clips import ReadClips
 from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
@@ -53,7 +53,7 @@ def test_nothing_is_read_of_another_file_than_was_digested(path, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in COMMANDS if kind != "shots"])
 def test_nothing_is_passed_on_of_a_file_that_is_written_to_meanwhile(path, kind, monkeypatch):
-    take_slot = WorkerChannel.take_slot
+    take_slot = ChildChannel.take_slot
 
     def write_and_take_slot(channel):
         with open(path, "r+b") as file:
@@ -63,7 +63,7 @@ def test_nothing_is_passed_on_of_a_file_that_is_written_to_meanwhile(path, kind,
 
     times = os.stat(path)
     stat = file_stat(path)
-    monkeypatch.setattr(WorkerChannel, "take_slot", write_and_take_slot)
+    monkeypatch.setattr(ChildChannel, "take_slot", write_and_take_slot)
     *facts, error = replies(path, kind, stat)
     assert error["error"]["type"] == "SourceChanged"
     assert [list(reply) for reply in facts] == [["opened"]]

@@ -14,7 +14,7 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool import child_channel
-from reelscribe.decode_pool.child_channel import WorkerChannel
+from reelscribe.decode_pool.child_channel import ChildChannel
 from reelscribe.decode_pool.child_main import serve
 from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
@@ -72,7 +72,7 @@ def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, secon
     memory, output = mmap.mmap(-1, 100 * SIZE.nbytes), io.StringIO()
     commands = io.StringIO(json.dumps(read_frames(media / "old.avi", frames_per_batch=100)) + '\n{"slot": 0}\n')
     with pytest.raises(SystemExit):
-        serve(WorkerChannel(memory, 100 * SIZE.nbytes, commands, output))
+        serve(ChildChannel(memory, 100 * SIZE.nbytes, commands, output))
     assert output.getvalue().count('{"heartbeat": {}}') in heartbeats
 
 

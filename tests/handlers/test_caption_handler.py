@@ -11,7 +11,8 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import caption_handler
-from captions.captioner import Captioner, CaptionSettings, FrameTransform
+from captions.captioner import Captioner, CaptionSettings
+from captions.frame_transform import FrameTransform
 from reelscribe import wire
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import InputSize

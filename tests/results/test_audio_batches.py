@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.outcomes import AudioResult, Silence, SpeechFailure, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from reelscribe.results.jobs import SavedAudioBatch, TimedTranscript, audio_results
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 
 
 def transcript(*segments: SpeechSegment, language: str | None = "en", **figures: float) -> ChunkTranscript:

@@ -11,8 +11,8 @@ from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import current_annotations
+from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.forget import forget
-from reelscribe.results.jobs import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
 from reelscribe.thumbnails.store import ThumbnailStore
 

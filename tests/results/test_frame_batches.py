@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.outcomes import Caption, Failure
-from reelscribe.results.jobs import UNDECODABLE, ReusedFrame, SavedFrameBatch, frame_results
+from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch, frame_results
 
 BATCHES = [
     SavedFrameBatch(

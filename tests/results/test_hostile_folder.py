@@ -17,14 +17,8 @@ from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results.annotations import current_annotations
-from reelscribe.results.jobs import (
-    SavedAudio,
-    SavedAudioBatch,
-    SavedClipBatch,
-    SavedFrameBatch,
-    SavedVideo,
-    TimedTranscript,
-)
+from reelscribe.results.batches import SavedAudioBatch, SavedClipBatch, SavedFrameBatch, TimedTranscript
+from reelscribe.results.jobs import SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 

@@ -8,7 +8,7 @@ import pytest
 
 from reelscribe.contract.outcomes import Caption, Silence, SourceError
 from reelscribe.contract.source import Header, Source
-from reelscribe.results.jobs import SavedAudioBatch, SavedFrameBatch
+from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch
 from reelscribe.results.known_files import look_up
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader

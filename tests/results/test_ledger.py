@@ -28,15 +28,8 @@ from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results import schema as schema_module
-from reelscribe.results.jobs import (
-    UNDECODABLE,
-    Job,
-    SavedAudio,
-    SavedAudioBatch,
-    SavedFrameBatch,
-    SavedVideo,
-    TimedTranscript,
-)
+from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
@@ -418,7 +411,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from reelscribe.contract.outcomes import Caption
 from reelscribe.errors import OutputError
-from reelscribe.results.jobs import SavedFrameBatch
+from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
 
 async def main(out, limit):

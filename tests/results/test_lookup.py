@@ -8,7 +8,8 @@ from pathlib import Path
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.contract.source import AudioInfo, Header, Source
 from reelscribe.results import schema as schema_module
-from reelscribe.results.jobs import SavedAudio, SavedFrameBatch
+from reelscribe.results.batches import SavedFrameBatch
+from reelscribe.results.jobs import SavedAudio
 from reelscribe.results.known_files import KnownFile
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.schema import settings_text

@@ -1,13 +1,20 @@
-"""How far a run gets ahead of its server, and what it saves when it is stopped while the server is answering."""
+"""How far a run gets ahead of its server, in which order it tells what is done, and how it ends before its time."""
 
 import asyncio
+import shutil
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
+from reelscribe.errors import ServerError
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.run import driver
 from reelscribe.run.driver import Run
-from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.patience import PATIENCE
 
@@ -67,3 +74,51 @@ async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_u
     assert len(server.received) == 2
     with LedgerReader(tmp_path) as ledger:
         assert len(list(ledger.frame_results(1))) == 10
+
+
+async def test_a_run_that_is_stopped_during_its_last_request_is_complete(media, tmp_path, monkeypatch):
+    operation = CaptionMedium.operation  # with this, a request is sent when its source has been read
+    monkeypatch.setattr(CaptionMedium, "operation", lambda medium: replace(operation(medium), join_seconds=PATIENCE))
+
+    async def answer(request):
+        run.stop()
+        return await captions(request)
+
+    async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        run = Run([CaptionTrack(client)], tmp_path)
+        summary = await asyncio.wait_for(run.run([str(media / "old.avi")]), PATIENCE)
+    assert (summary.interrupted, summary.snapshot.sources_done) == (False, 1)
+
+
+async def test_a_new_source_before_many_that_are_done_comes_first(media, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "OPEN_SOURCES", 4)
+    library = tmp_path / "library"
+    library.mkdir()
+    for number in range(1, 20):
+        shutil.copy(media / "same-480x270.mp4", library / f"{number:02}.mp4")
+    told: list[str] = []
+    async with FakeTorchServe() as server, CaptionClient([Server(server.url)], "captioner") as client:
+
+        async def run_once() -> None:
+            told.clear()
+            one = Run(
+                [CaptionTrack(client)], tmp_path / "out", on_record=lambda record: told.append(record.source.path)
+            )
+            await asyncio.wait_for(one.run([str(library)]), PATIENCE)
+
+        await run_once()
+        shutil.copy(media / "variable-rate.mp4", library / "00.mp4")
+        await run_once()
+    assert [path[-6:-4] for path in told] == [f"{number:02}" for number in range(20)]
+
+
+async def test_nothing_goes_on_after_a_run_that_has_failed(media, tmp_path):
+    async def answer(_):
+        return web.json_response("no captions")
+
+    async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        sources = [str(media / name) for name in ("old.avi", "full-chroma.mkv", "variable-rate.mp4")]
+        with pytest.raises(ServerError, match="expected a list"):
+            await asyncio.wait_for(Run([CaptionTrack(client)], tmp_path).run(sources), PATIENCE)
+        names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+    assert [name for name in names if name.startswith("Node.")] == []

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from reelscribe.decode_pool.child_channel import WorkerChannel
+from reelscribe.decode_pool.child_channel import ChildChannel
 from reelscribe.decode_pool.child_main import serve
 from support.audio import wav
 
@@ -40,7 +40,7 @@ def run_worker(*commands: dict, slot_bytes: int, slots: int) -> tuple[list[dict]
     lines = "".join(json.dumps(command) + "\n" for command in [*commands, *granted])
     output = io.StringIO()
     with pytest.raises(SystemExit):  # at the end of the commands
-        serve(WorkerChannel(memory, slot_bytes, io.StringIO(lines), output))
+        serve(ChildChannel(memory, slot_bytes, io.StringIO(lines), output))
     replies = [reply for line in output.getvalue().splitlines() for reply in json.loads(line)]
     return [reply for reply in replies if "heartbeat" not in reply], memory
 

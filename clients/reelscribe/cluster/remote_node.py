@@ -27,10 +27,9 @@ from reelscribe.cluster.mail import Message
 from reelscribe.cluster.serving import Archive, Receiver
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.cluster.tokens import LentTokens
-from reelscribe.errors import ReelscribeError
+from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
 from reelscribe.run.node import Node, keep_thumbnails
-from reelscribe.thumbnails.store import NAME as THUMBNAILS
 from reelscribe.thumbnails.store import ThumbnailStore
 
 FENCE_SECONDS = 45.0
@@ -71,7 +70,7 @@ class RemoteNode:
         """Begin with nothing to do."""
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
-        self._link = StoreLink(self._send)
+        self._link = StoreLink(self._send, self._send_thumbnails)
         self._thumbnails: Thumbnails | None = None
         self._listened = time.monotonic()
         self._main: asyncio.Task[None] | None = None
@@ -128,14 +127,16 @@ class RemoteNode:
     def _send_of_node(self, message: FromNode) -> None:
         match message:
             case Finished(source):
-                if self._thumbnails:
-                    for piece in self._thumbnails.take(source.sha256):
-                        self._send(piece)
                 self._link.forget_lease(source.path)
             case GivenBack(paths):
                 for path in paths:
                     self._link.forget_lease(path)
         self._send(message)
+
+    def _send_thumbnails(self, sha256: str) -> None:
+        if self._thumbnails:
+            for piece in self._thumbnails.take(sha256):
+                self._send(piece)
 
     async def _run(self, spec: NodeSpec) -> None:
         """Open the models, work until cancelled, and close everything."""
@@ -180,9 +181,6 @@ class RemoteNode:
         """Tell the driver how the node is, until cancelled."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            if self._thumbnails:
-                for piece in await asyncio.to_thread(lambda kept: list(kept.take_all()), self._thumbnails):
-                    self._send(piece)
             self._send(Report(self._node.report()))
 
     async def _fence(self) -> None:
@@ -211,21 +209,14 @@ class Thumbnails:
         self._temporary.cleanup()
 
     def take(self, sha256: str) -> Iterator[mail.ThumbnailPiece]:
-        """Remove the thumbnails of a source, and yield them in pieces."""
-        if not sha256:
-            return
+        """Yield the thumbnails of a source in pieces, and remove them when all have been taken."""
         for seconds in self._store.times(sha256):
-            webp = self._store.read(sha256, seconds)
-            self._store.path(sha256, seconds).unlink(missing_ok=True)
-            for first in range(0, len(webp or b""), mail.PIECE_BYTES):
-                piece = (webp or b"")[first : first + mail.PIECE_BYTES]
-                is_last = first + len(piece) == len(webp or b"")
-                yield mail.ThumbnailPiece(sha256, seconds, piece, is_last)
-
-    def take_all(self) -> Iterator[mail.ThumbnailPiece]:
-        """Remove the thumbnails of all sources, and yield them in pieces."""
-        for folder in self.folder.glob(f"{THUMBNAILS}/*/*"):
-            yield from self.take(folder.name)
+            webp = self._store.read(sha256, seconds) or b""
+            for first in range(0, len(webp), mail.PIECE_BYTES):
+                piece = webp[first : first + mail.PIECE_BYTES]
+                yield mail.ThumbnailPiece(sha256, seconds, piece, is_last=first + len(piece) == len(webp))
+        with suppress(OutputError):  # the temporary folder goes with the node
+            self._store.forget(sha256)
 
 
 class _Messages(logging.Handler):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol, Self
 
-from reelscribe._tasks import Reservation, Reservations, cancel_all
+from reelscribe._tasks import CallBatcher, Reservation, Reservations, cancel_all
 from reelscribe._track_specs import TrackSpec
 from reelscribe.client.http_session import open_session
 from reelscribe.cluster import mail
@@ -34,6 +34,9 @@ SILENCE_SECONDS = 30.0
 
 _METHODS = frozenset(name for name in vars(Store) if not name.startswith("_")) - {"find_digest", "hold"}
 """The methods of the ledger that a node may call: those of `Store`. Digests come with leases, and `hold` is no call."""
+
+Thumbnail = tuple[str, float, bytes]
+"""The digest of a source, the presentation time of one of its pictures in seconds, and the picture as a WebP file."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class NodeSession:
         spec: NodeSpec,
         destination: Destination,
         reservations: Reservations,
+        keep_thumbnail: Callable[[Thumbnail], object],
         archives: Archives | None = None,
     ) -> None:
         """Prepare a session.
@@ -100,11 +104,12 @@ class NodeSession:
             spec: What it shall do.
             destination: The place for what it makes.
             reservations: The contents that nodes have reserved.
+            keep_thumbnail: Called with each thumbnail that the node has sent.
             archives: The archives that it serves by itself; None if other servers do.
         """
         self._node, self._spec, self._archives = node, spec, archives
         self._store, self._reservations = destination.store, reservations
-        self._thumbnails = ThumbnailStore(destination.out)
+        self._keep_thumbnail = keep_thumbnail
         self._pieces: dict[tuple[str, float], bytes] = {}
         """The pieces that have come of thumbnails that are not complete."""
         self._asked: deque[tuple[int, asyncio.Future[Any]]] = deque()
@@ -195,7 +200,7 @@ class NodeSession:
             case mail.Call(_, method):
                 raise NodeLost(f"it called {method!r}, which no node may call")
             case mail.ThumbnailPiece():
-                self._keep_thumbnail(message)
+                self._collect_thumbnail(message)
             case mail.Said(level, text):
                 _log.log(level, "node %s: %s", self.name, text)
             case mail.Lost(why):
@@ -205,13 +210,12 @@ class NodeSession:
             case _:
                 on_message(message)  # type: ignore[arg-type]  # a node sends no message of a driver
 
-    def _keep_thumbnail(self, piece: mail.ThumbnailPiece) -> None:
-        """Keep a thumbnail when its last piece has come. One that cannot be kept is none, as on one machine."""
+    def _collect_thumbnail(self, piece: mail.ThumbnailPiece) -> None:
+        """Pass on a thumbnail when its last piece has come."""
         key = piece.sha256, piece.seconds
         webp = self._pieces.pop(key, b"") + piece.webp
         if piece.is_last:
-            with suppress(OutputError):
-                self._thumbnails.write(*key, webp)
+            self._keep_thumbnail((*key, webp))
         else:
             self._pieces[key] = webp
 
@@ -252,6 +256,9 @@ class RemoteNodes:
         """
         self._specs, self._cluster, self._archives = specs, cluster, archives
         self._reservations = Reservations()
+        self._thumbnails = CallBatcher[Thumbnail, None](self._keep_thumbnails)
+        self._store: ThumbnailStore | None = None
+        """The place for thumbnails; None before the first node."""
         self._sessions: dict[str, NodeSession] = {}
         self.takes_audio = any(spec.needs_audio for spec in specs)
         self.shared_requests = 0 if archives else max((spec.most_requests for spec in specs), default=0)
@@ -267,9 +274,11 @@ class RemoteNodes:
 
     async def __aexit__(self, *error: Any) -> None:
         await self._stack.aclose()
+        await self._thumbnails.end()
 
     async def connections(self, destination: Destination) -> AsyncIterator[NodeSession]:
         """Yield a session with each node that can be used."""
+        self._store = ThumbnailStore(destination.out)
         async for node in self._cluster.nodes():
             spec = NodeSpec(
                 without_tokens(self._specs),
@@ -278,7 +287,7 @@ class RemoteNodes:
                 self._archives.all if self._archives else (),
                 destination.thumbnails,
             )
-            session = NodeSession(node, spec, destination, self._reservations, self._archives)
+            session = NodeSession(node, spec, destination, self._reservations, self._thumbnails.ask, self._archives)
             self._sessions[node.name] = session
             yield session
 
@@ -286,6 +295,16 @@ class RemoteNodes:
         """Note that a node is not used any more, and may be yielded again."""
         self._sessions.pop(name, None)
         self._cluster.free(name)
+
+    async def _keep_thumbnails(self, thumbnails: list[Thumbnail]) -> list[None]:
+        await asyncio.to_thread(self._write_thumbnails, thumbnails)
+        return [None] * len(thumbnails)
+
+    def _write_thumbnails(self, thumbnails: list[Thumbnail]) -> None:
+        assert self._store, "nodes send them"
+        for thumbnail in thumbnails:
+            with suppress(OutputError):  # one that cannot be kept is none, as on one machine
+                self._store.write(*thumbnail)
 
     async def _renew(self) -> None:
         """Tell nodes the tokens when they change, until cancelled."""

@@ -11,7 +11,8 @@ from typing import Any
 from reelscribe.cluster.mail import Call
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
-from reelscribe.results.jobs import Job, SavedBatch, SavedSource
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind
 from reelscribe.run.messages import Lease
 
@@ -23,13 +24,14 @@ class StoreLink:
     order.
     """
 
-    def __init__(self, call: Callable[[Call], None]) -> None:
+    def __init__(self, call: Callable[[Call], None], before_release: Callable[[str], None]) -> None:
         """Begin without leases.
 
         Args:
             call: Tells the driver a call. `answered` is called with its answer.
+            before_release: Called with the digest of a content when the node has ended its work on it, done or not.
         """
-        self._call = call
+        self._call, self._before_release = call, before_release
         self._numbers = count()
         self._open: dict[int, asyncio.Future[Any]] = {}
         """The calls that are not answered yet, by their numbers."""
@@ -73,6 +75,7 @@ class StoreLink:
             yield
         finally:
             self._open.pop(number, None)  # if it was cancelled before it was answered
+            self._before_release(sha256)
             self._call(Call(next(self._numbers), "release", (number,)))  # it has no answer
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:

@@ -20,7 +20,7 @@ import numpy as np
 from reelscribe.contract.source import AudioInfo, Span
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
-from reelscribe.decode_pool.child_channel import Feed, WorkerChannel, queue_opened
+from reelscribe.decode_pool.child_channel import ChildChannel, Feed, queue_opened
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand, Slots
 from reelscribe.errors import MediaError, NoAudio
 from reelscribe.results.jobs import SavedAudio
@@ -132,7 +132,7 @@ MAX_SILENT_CHUNKS = 1024
 """Largest number of silent chunks in a batch. Without it, nothing would be saved in hours of silence."""
 
 
-def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
+def feed(channel: ChildChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
     """Execute a `ReadAudio` command.
 
     Args:
@@ -165,11 +165,11 @@ class _AudioFeed(Feed):
     """Sends the spans of a source's audio in batches of up to `max_chunks` chunks to transcribe."""
 
     def __init__(
-        self, channel: WorkerChannel, audio: Audio, spans: Sequence[Span], sample_rate: int, max_chunks: int
+        self, channel: ChildChannel, audio: Audio, spans: Sequence[Span], sample_rate: int, max_chunks: int
     ) -> None:
         # There are no spans if a process died after its last batch and another one carries on.
         super().__init__(channel, audio.file, ("audible", "silent"), spans[0].first if spans else 0)
-        self._opened, self._audio, self._spans = channel, audio, spans
+        self._audio, self._spans = audio, spans
         self._sample_rate, self._max_chunks = sample_rate, max_chunks
         self._latest_seconds = float("-inf")
 
@@ -188,7 +188,7 @@ class _AudioFeed(Feed):
                 return
         assert self._audio.info
         info, samples, incomplete = asdict(self._audio.info), self._audio.samples_read, self._audio.why_incomplete
-        queue_opened(self._opened, self._audio.file, info=info, samples=samples, why_incomplete=incomplete)
+        queue_opened(self._channel, self._audio.file, info=info, samples=samples, why_incomplete=incomplete)
 
     def _is_last(self, chunk: AudioChunk) -> bool:
         """Return whether all spans end with this chunk or before it."""

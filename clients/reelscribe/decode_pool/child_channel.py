@@ -1,6 +1,6 @@
 """The decode process's end of its connection to the parent; `watched_process.py` holds the other end.
 
-`WorkerChannel` has commands, replies and slots. `Feed` fills slots with what is read of a file, and sends them in
+`ChildChannel` has commands, replies and slots. `Feed` fills slots with what is read of a file, and sends them in
 batches; `frames.py`, `clips.py` and `audio.py` say what their batches are made of. `KeptFile` is the file that stays
 open between commands. The replies are::
 
@@ -36,10 +36,10 @@ QUEUED_REPLIES = 8
 """Largest number of replies that are sent together."""
 
 
-class WorkerChannel:
+class ChildChannel:
     """Receives commands, sends replies, and gives access to the slots of shared memory that the process fills.
 
-    Commands and replies are JSON objects; `main.py` lists them.
+    Commands and replies are JSON objects; `child_main.py` lists them.
     """
 
     def __init__(self, memory: mmap.mmap, slot_bytes: int, commands: IO[str], replies: IO[str]) -> None:
@@ -163,7 +163,7 @@ class Feed:
     """Sends what is read of a file in batches, each of which fills a slot at most."""
 
     def __init__(
-        self, channel: WorkerChannel, file: _File, lists: Sequence[str], first: int = 0, anchor: int | None = None
+        self, channel: ChildChannel, file: _File, lists: Sequence[str], first: int = 0, anchor: int | None = None
     ) -> None:
         """Begin with an empty batch.
 
@@ -224,13 +224,13 @@ class Feed:
         self._begin(self.stop if next_first is None else next_first)
 
 
-def queue_opened(channel: WorkerChannel, file: _File, **opened: Any) -> None:
+def queue_opened(channel: ChildChannel, file: _File, **opened: Any) -> None:
     """Queue facts about a file. Raises SourceChanged if they may be of other bytes."""
     file.check()
     channel.queue(opened=opened)
 
 
-def queue_warning(channel: WorkerChannel, keeper: _Keeper | None) -> None:
+def queue_warning(channel: ChildChannel, keeper: _Keeper | None) -> None:
     """Queue a warning if thumbnails could not be kept."""
     if keeper and keeper.failure:
         channel.queue(warning=keeper.failure)

@@ -58,13 +58,13 @@ from typing import Any
 
 from reelscribe._files import OpenSource, size_in
 from reelscribe.contract.source import Header, Source
-from reelscribe.decode_pool.child_channel import KeptFile, WorkerChannel
+from reelscribe.decode_pool.child_channel import ChildChannel, KeptFile
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(channel: WorkerChannel, after_command: Callable[[bool], None] = lambda _: None) -> None:
+def serve(channel: ChildChannel, after_command: Callable[[bool], None] = lambda _: None) -> None:
     """Execute the commands of the parent until the parent is gone, then exit.
 
     Args:
@@ -170,7 +170,7 @@ def read_header(path: str) -> Header:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
-def _digest(channel: WorkerChannel, path: str) -> dict[str, Any]:
+def _digest(channel: ChildChannel, path: str) -> dict[str, Any]:
     try:
         return {"source": asdict(digest_file(path, channel.heartbeat))}
     except MediaError as error:
@@ -181,7 +181,7 @@ def _error(error: MediaError) -> dict[str, Any]:
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
-def _read(channel: WorkerChannel, kept: KeptFile[Any], command: dict[str, Any]) -> float:
+def _read(channel: ChildChannel, kept: KeptFile[Any], command: dict[str, Any]) -> float:
     """Read a file, and return how many frames or seconds of audio were decoded."""
     # Each is imported when it is first needed: most processes need only one, and start faster without the others.
     if "read_audio" in command:
@@ -207,7 +207,7 @@ def main() -> None:
     # Some codecs print to standard output, so it becomes standard error, and replies go to a copy of the original one.
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
-        serve(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies), free_memory)
+        serve(ChildChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies), free_memory)
 
 
 if __name__ == "__main__":

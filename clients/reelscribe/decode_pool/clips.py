@@ -21,9 +21,10 @@ from reelscribe.contract.clips import Clip
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
-from reelscribe.decode_pool.child_channel import Feed, WorkerChannel, queue_opened, queue_warning
+from reelscribe.decode_pool.child_channel import ChildChannel, Feed, queue_opened, queue_warning
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand, Slots
-from reelscribe.results.jobs import SavedBatch, SavedClipBatch, SavedVideo
+from reelscribe.results.batches import SavedBatch, SavedClipBatch
+from reelscribe.results.jobs import SavedVideo
 from reelscribe.thumbnails.keeper import ClipKeeper
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -95,8 +96,6 @@ class OpenedClips(Opened):
 class DecodedClipBatch(DecodedBatch):
     """The clips of a video from number `first` to before `stop`."""
 
-    path: str
-    """Path of the video."""
     clips: list[SentClip]
     """The clips to describe; may be empty."""
     frames: list[FrameArray]
@@ -170,10 +169,10 @@ class ReadClips(ReadCommand[OpenedClips, DecodedClipBatch]):
             at += size
         undecodable = [Section(*span) for span in reply["undecodable"]]
         fields = {**reply, "clips": clips, "undecodable": undecodable}
-        return DecodedClipBatch(**fields, path=self.task.path, frames=frames, slots=slots, prompt=self.prompt)
+        return DecodedClipBatch(**fields, frames=frames, slots=slots, prompt=self.prompt)
 
 
-def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: int, thumbnails: Any = None) -> int:
+def feed(channel: ChildChannel, task: Any, spans: list[Any], clips_per_batch: int, thumbnails: Any = None) -> int:
     """Execute a `ReadClips` command.
 
     Args:
@@ -206,7 +205,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
         return video.decoded
 
 
-def _queue_opened(channel: WorkerChannel, video: ClipVideo) -> None:
+def _queue_opened(channel: ChildChannel, video: ClipVideo) -> None:
     info, incomplete = asdict(video.info), video.why_incomplete
     queue_opened(channel, video.file, info=info, clips=video.count, why_incomplete=incomplete, shots=video.shots)
 
@@ -214,7 +213,7 @@ def _queue_opened(channel: WorkerChannel, video: ClipVideo) -> None:
 class _ClipFeed(Feed):
     """Sends the clips of a video in batches of up to `max_clips` clips that fit a slot."""
 
-    def __init__(self, channel: WorkerChannel, video: ClipVideo, max_clips: int, keeper: ClipKeeper | None) -> None:
+    def __init__(self, channel: ChildChannel, video: ClipVideo, max_clips: int, keeper: ClipKeeper | None) -> None:
         super().__init__(channel, video.file, ("clips", "undecodable"))
         self._slot_bytes, self._max_clips, self._keeper = channel.slot_bytes, max_clips, keeper
 

@@ -26,7 +26,7 @@ from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo, before_entry_point
 from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
-from reelscribe.decode_pool.child_channel import Feed, KeptFile, WorkerChannel, queue_opened, queue_warning
+from reelscribe.decode_pool.child_channel import ChildChannel, Feed, KeptFile, queue_opened, queue_warning
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, Portion, ReadCommand, Slots, items_per_request
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.thumbnails.keeper import FrameKeeper
@@ -35,26 +35,6 @@ from reelscribe.thumbnails.store import ThumbnailTask
 PORTION_SECONDS = 2.0
 """Shortest time that a process takes to decode a portion of a video, in seconds, about. To begin one takes some
 hundredths of a second."""
-
-UNDECODABLE_SHARE = 0.02
-"""Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
-frame now and then. A file with more of them is damaged.
-"""
-
-
-def damage(why_incomplete: str | None, undecodable: int, chosen: int) -> str | None:
-    """Return why a video counts as damaged, or None if it does not.
-
-    Args:
-        why_incomplete: Why frames are missing from the file, according to its packets; None if none are missing.
-        undecodable: Number of chosen frames that cannot be decoded.
-        chosen: Number of chosen frames.
-    """
-    if why_incomplete:
-        return why_incomplete
-    if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
-        return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
-    return None
 
 
 @dataclass(frozen=True)
@@ -183,7 +163,7 @@ MAX_CHOSEN_FRAMES = 1024
 
 
 def feed(
-    channel: WorkerChannel,
+    channel: ChildChannel,
     kept: KeptFile[Video],
     task: Any,
     spans: list[Any],
@@ -247,7 +227,7 @@ def feed(
 class _SpanFeed(Feed):
     """Sends one span of a video in batches of up to `max_frames` frames to caption."""
 
-    def __init__(self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool) -> None:
+    def __init__(self, channel: ChildChannel, video: Video, span: Span, max_frames: int, reuse: bool) -> None:
         lists = ("frame_indices", "pts_seconds", "reused", "undecodable")
         super().__init__(channel, video.file, lists, span.first, span.anchor)
         self._video, self._span, self._max_frames = video, span, max_frames
@@ -284,3 +264,24 @@ class _SpanFeed(Feed):
         is_full = len(self.lists["frame_indices"]) == self._max_frames
         if is_full or self.stop - self.first == MAX_CHOSEN_FRAMES:
             self.end(is_full=is_full)
+
+
+UNDECODABLE_SHARE = 0.02
+"""Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
+frame now and then. A file with more of them is damaged.
+"""
+
+
+def damage(why_incomplete: str | None, undecodable: int, chosen: int) -> str | None:
+    """Return why a video counts as damaged, or None if it does not.
+
+    Args:
+        why_incomplete: Why frames are missing from the file, according to its packets; None if none are missing.
+        undecodable: Number of chosen frames that cannot be decoded.
+        chosen: Number of chosen frames.
+    """
+    if why_incomplete:
+        return why_incomplete
+    if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
+        return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
+    return None

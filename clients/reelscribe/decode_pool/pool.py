@@ -1,9 +1,9 @@
 """A pool of decode processes.
 
 Each file is read by a process of its own, and a long video by several, while no other file waits for one: it has
-portions, from one entry point to the next. So the event
-loop is never blocked, every core is used, and a codec that crashes or hangs does not stop the run. Frames and samples
-are not copied: the process writes them to shared memory, and the HTTP request is sent from there.
+portions, from one entry point to the next. So the event loop is never blocked, every core is used, and a codec that
+crashes or hangs does not stop the run. Frames and samples are not copied: the process writes them to shared memory, and
+the HTTP request is sent from there.
 """
 
 from __future__ import annotations

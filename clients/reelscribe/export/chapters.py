@@ -72,7 +72,7 @@ def chapter_writer(folder: ExportFolder, common_folder: str) -> Callable[[Annota
 
     Args:
         folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `names.common_folder_of`.
+        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
 
     Returns:
         The function. It raises UsageError if a file cannot be written.

@@ -43,7 +43,7 @@ def text_writer(folder: ExportFolder, common_folder: str) -> Callable[[Annotated
 
     Args:
         folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `names.common_folder_of`.
+        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
 
     Returns:
         The function. It raises UsageError if the file cannot be written.

@@ -209,7 +209,7 @@ def subtitle_writer(
         to_text: Makes the text of a file from its cues.
         suffix: Suffix of the files without the dot, which is also the name of their folder.
         folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `names.common_folder_of`.
+        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
         made_from: The annotations that cues are made from.
 
     Returns:

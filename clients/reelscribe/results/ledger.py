@@ -23,7 +23,8 @@ from reelscribe._tasks import CallBatcher, Reservations
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
-from reelscribe.results.jobs import Job, SavedAudioBatch, SavedBatch, SavedSource, audio_results, job_from_row
+from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
+from reelscribe.results.jobs import Job, SavedSource, job_from_row
 from reelscribe.results.known_files import KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text

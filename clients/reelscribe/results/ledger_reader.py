@@ -16,19 +16,15 @@ from reelscribe.contract.fields import check_types, read_count
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
-from reelscribe.results.jobs import (
-    Job,
-    SavedAudio,
+from reelscribe.results.batches import (
     SavedAudioBatch,
     SavedClipBatch,
     SavedFrameBatch,
-    SavedVideo,
     audio_results,
     clip_results,
     frame_results,
-    job_from_row,
-    source_error_from_json,
 )
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row, source_error_from_json
 from reelscribe.results.records import (
     CaptionResult,
     DescriptionResult,

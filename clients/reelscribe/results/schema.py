@@ -8,7 +8,7 @@ settings   Each model with its settings, as JSON with sorted keys.
 jobs       One row for each content and settings: what is known of the opened source (JSON), its total number of
            chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
 batches    The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
-           see jobs.py).
+           see batches.py).
 sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be
            read (JSON), and whether it was gone from the disk when the last run ended.
 results    For each source and each kind of annotations, the newest job that is done.

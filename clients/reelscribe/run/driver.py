@@ -301,14 +301,20 @@ class Run:
         """Count the records of sources in the folder that the run does not name."""
         self._meter.others = self._folder.reader.count() - self._listing.count_records()
         if self._meter.others:
-            failed = [each.path for each in self._folder.reader.finished() if each.error is not None]
-            self._meter.others_failed = len(failed) - len(self._listing.holds(failed))
+            failed = (each.path for each in self._folder.reader.finished() if each.error is not None)
+            self._meter.others_failed = self._listing.count_others(failed)
 
     def _next_sources(self, most: int) -> list[str]:
-        """Take sources from the list that are to be leased; those that are done are settled without a node."""
+        """Take sources from the list that are to be leased; those that are done are settled without a node.
+
+        On one machine, so few are open at once that none is passed over in the order of the list.
+        """
         to_lease: list[str] = []
-        while len(to_lease) < most and len(self._to_settle) < OPEN_SOURCES:
-            sources = self._listing.take(most - len(to_lease))
+        while len(self._to_settle) < OPEN_SOURCES:
+            room = most - len(to_lease)
+            if isinstance(self._nodes, LocalNodes):
+                room = min(room, OPEN_SOURCES - self._in_order.open)
+            sources = self._listing.take(room) if room > 0 else ()
             if not sources:
                 break
             for source in sources:
@@ -340,13 +346,14 @@ class Run:
         self._start(self._find())
         while True:
             self._wake.clear()
-            self._settle_hopeless()
-            if self._stopped:
-                if not any(map(self._book.count, self._sessions)):
-                    raise Stopped
-            elif self._listing.is_used_up and self._book.is_empty and not self._to_settle:
+            await self._settle_hopeless()
+            if self._listing.is_used_up and self._book.is_empty and not self._to_settle:
                 await self._show_outcomes()
                 return
+            if self._stopped:
+                if not any(map(self._book.count, self._sessions)):
+                    await self._show_outcomes()
+                    raise Stopped
             else:
                 # Whoever has least comes first, so that what a busy node gives back does not return to it.
                 for session in sorted(self._sessions.values(), key=lambda each: self._book.count(each.name)):
@@ -383,10 +390,10 @@ class Run:
         if leases:
             session.node.send(*leases)
 
-    def _settle_hopeless(self) -> None:
+    async def _settle_hopeless(self) -> None:
         for path, reason in self._book.hopeless(self._usable()):
             error = SourceError("MediaError", reason)
-            self._folder.ledger.save_unreadable(path, error).add_done_callback(self._check)
+            await self._folder.ledger.save_unreadable(path, error)
             self._count(self._leased.pop(path), Source(path), error)
 
     def _count(self, listed: ListedSource, source: Source, error: SourceError | None, costs: Any = ()) -> None:

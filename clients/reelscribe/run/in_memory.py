@@ -20,7 +20,7 @@ from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.audio import SilenceDetector
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
-from reelscribe.results.jobs import SavedAudioBatch, TimedTranscript, audio_results
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
 

@@ -1,8 +1,8 @@
 """The leases of sources to nodes: which node works on which source, and what happens when a node is lost.
 
 `LeaseBook` decides what is leased, leased again, or given up; `Pace` how much at once; and `PendingNodes` how long the
-run waits for a node that starts or was lost, and when one is lost too often. `OutcomesInOrder` puts
-what came of sources into the order of the list. None of them does any I/O.
+run waits for a node that starts or was lost, and when one is lost too often. `OutcomesInOrder` puts what came of
+sources into the order of the list. None of them does any I/O.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Source:
     """The nodes that were lost while it was leased alone, as a suspect."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Why nodes cannot see it, by their names."""
-    unseen_elsewhere: bool = False
+    seen_nowhere: bool = False
     """True if the driver cannot see it either, so that it is leased to any node, which tells what is wrong with it."""
 
     @property
@@ -69,7 +69,7 @@ class Leased(NamedTuple):
     """A source that is leased now."""
 
     path: str
-    unseen_elsewhere: bool
+    seen_nowhere: bool
 
 
 class LeaseBook:
@@ -121,7 +121,7 @@ class LeaseBook:
         if not chosen and not held:
             chosen = self._pick(lambda source: self._may_be_tried_alone(source, node, others), 1)
         held.update((source.path, source) for source in chosen)
-        return [Leased(source.path, source.unseen_elsewhere) for source in chosen]
+        return [Leased(source.path, source.seen_nowhere) for source in chosen]
 
     def holds(self, node: str, path: str) -> bool:
         """Return whether a source is leased to a node."""
@@ -165,7 +165,7 @@ class LeaseBook:
         """Note that the driver cannot see a source either, so that any node can tell what is wrong with it."""
         for source in self._again:
             if source.path == path:
-                source.unseen, source.unseen_elsewhere = {}, True
+                source.unseen, source.seen_nowhere = {}, True
 
     def lose(self, node: str) -> bool:
         """Note that a node is lost. Returns whether it worked on a suspect, which may be the cause."""
@@ -310,6 +310,11 @@ class OutcomesInOrder:
     def __len__(self) -> int:
         """Return how many outcomes wait for a source before them."""
         return len(self._held)
+
+    @property
+    def open(self) -> int:
+        """Number of sources that are taken from the list and not passed on."""
+        return len(self._open)
 
     def taken(self, number: int) -> None:
         """Note that a source was taken from the list; the numbers ascend."""

@@ -226,10 +226,12 @@ class Listing:
         """Return the number of sources that had a record when they were listed."""
         return int(self._select("SELECT total(has_record) FROM sources")[0][0])
 
-    def holds(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those keys (`path_key`) of at most 10,000 that are on the list."""
-        places = ", ".join("?" * len(keys))
-        return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
+    def count_others(self, keys: Iterable[bytes]) -> int:
+        """Return how many of some keys (`path_key`) are not on the list."""
+        others, left = 0, iter(keys)
+        while page := list(islice(left, NAMES_AT_ONCE)):
+            others += len(page) - len(self._holds(page))
+        return others
 
     def learn_header(self, path: str, header: Header) -> None:
         """Keep the duration and the frame rate of a source; what is None in `header` does not change what is known."""
@@ -323,6 +325,11 @@ class Listing:
             else:
                 yield path
 
+    def _holds(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those of at most NAMES_AT_ONCE keys that are on the list."""
+        places = ", ".join("?" * len(keys))
+        return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
+
     def _find_page(self) -> list[tuple[str, str]]:
         """Return the path and the `file_stat` of the next files; none at the end."""
         return [(path, file_stat(path)) for path in islice(self._paths, NAMES_AT_ONCE)]
@@ -331,7 +338,7 @@ class Listing:
         self, files: Sequence[tuple[str, str]], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
     ) -> list[ListedSource]:
         """Add those of some files that are not on the list yet; returns them."""
-        seen = self.holds([path_key(path) for path, _ in files])
+        seen = self._holds([path_key(path) for path, _ in files])
         rows: list[tuple[Any, ...]] = []
         for (path, stat), file in zip(files, known, strict=True):
             if (key := path_key(path)) not in seen:

@@ -29,6 +29,255 @@ from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, source_error
 
+OnMessage = Callable[[FromNode], None]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The place for what the nodes of a run make."""
+
+    store: Store
+    """The ledger; a store in memory for nodes that are only asked what they would do."""
+    out: Path
+    """The output folder."""
+    thumbnails: int | None = None
+    """Number of thumbnails of a source; None for one of each shot or, if shots are not known, one in 5 seconds, at
+    most 12; 0 for none."""
+
+
+class NodeConnection(Protocol):
+    """A node, as the driver reaches it."""
+
+    @property
+    def name(self) -> str:
+        """Name of its machine for people; it is the same when a node is started there again."""
+
+    @property
+    def read_report(self) -> Callable[[], NodeReport] | None:
+        """Reads the figures of a node in this process; None for one that reports them by itself."""
+
+    def send(self, *mail: ToNode) -> None:
+        """Tell the node messages, soon and in order."""
+
+    async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:
+        """Open the node, and work until it is lost or cannot go on. This returns only by an error.
+
+        Args:
+            on_message: Called with each message of the node, in order.
+            on_broken: Called with the error of the store, after which no node can go on.
+
+        Raises:
+            NodeLost: The node has died, or does not answer any more.
+            ReelscribeError: The node cannot be used.
+        """
+
+    async def end(self) -> None:
+        """End the node in an orderly way, or by force where it does not answer. It raises nothing."""
+
+    def as_error_of_the_run(self, error: ReelscribeError) -> ReelscribeError:
+        """Return the error that a run ends with which has no node but this one, which ended with `error`."""
+
+
+class Nodes(Protocol):
+    """The nodes of a run. Use it as an async context manager, which ends every node that is left."""
+
+    takes_audio: bool
+    """True if recordings without pictures are sources, too."""
+    shared_requests: int
+    """Largest number of unanswered requests of all nodes together; 0 if nodes share no servers."""
+
+    async def __aenter__(self) -> Self:
+        """Connect to the nodes. Raises UsageError or ServerError if that cannot be done."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        """End every node."""
+
+    def connections(self, destination: Destination) -> AsyncIterator[NodeConnection]:
+        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
+
+    def free(self, name: str) -> None:
+        """Note that a node is not used any more, and may be yielded again."""
+
+
+class Node:
+    """Annotates sources for a driver."""
+
+    def __init__(self, tracks: Sequence[Track], store: Store, send: OnMessage) -> None:
+        """Prepare a node.
+
+        Args:
+            tracks: The tracks, entered.
+            store: The place for results.
+            send: Tells the driver a message.
+        """
+        self._tracks, self._store, self._send = tracks, store, send
+        self.meter = NodeMeter(lambda path, header: send(messages.Opened(path, header)))
+        """Measures the node."""
+        self._visible = CallBatcher(_why_unseen)
+        self._leased: dict[str, asyncio.Task[None]] = {}
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the error because of which the node cannot go on."""
+        self._is_ending = False
+
+    async def begin(self) -> None:
+        """Connect the tracks to the store, and tell the driver that the node is ready."""
+        for track in self._tracks:
+            track.count_in(self.meter)
+            await track.begin(self._store)
+        self._annotator = Annotator(self._tracks, self._store)
+        self._send(messages.Ready([track.planned for track in self._tracks]))
+
+    async def run(self) -> None:
+        """Work until cancelled, or until the error because of which the node cannot go on, which is raised."""
+        try:
+            await self._failed
+        finally:
+            self._is_ending = True  # what is given back now must not be leased to this node again
+            await cancel_all(self._leased.values())
+
+    def receive(self, message: ToNode) -> None:
+        """Take a message of the driver."""
+        match message:
+            case messages.Lease() if not self._is_ending:
+                task = self._leased[message.path] = asyncio.create_task(self._annotate(message))
+                task.add_done_callback(partial(self._lease_ended, message.path))
+            case messages.Share(requests_in_flight):
+                for track in self._tracks:
+                    track.limit_requests(requests_in_flight)
+            case messages.GiveBack(most):
+                for path in self._not_begun(most):
+                    self._leased[path].cancel()
+            case messages.Stop():
+                self._annotator.stop()
+
+    def report(self) -> NodeReport:
+        """Return the figures of the node now."""
+        return self.meter.report(sum(track.pool.failures for track in self._tracks))
+
+    async def _annotate(self, lease: messages.Lease) -> None:
+        path = lease.path
+        try:
+            if not lease.seen_nowhere and (why := await self._visible.ask(path)):
+                self._send(messages.Unseen(path, why))
+                return
+            self.meter.expect(path, lease.size)
+            annotated = await self._annotator.annotate(path)
+            self._send(messages.Finished(annotated.source, annotated.error, self.meter.close(path)))
+        except Stopped:
+            self._send(messages.GivenBack([path]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source
+            error.add_note(f"while {path} was annotated")
+            if not self._failed.done():
+                self._failed.set_exception(error)
+
+    def _lease_ended(self, path: str, task: asyncio.Task[None]) -> None:
+        self.meter.close(path)
+        del self._leased[path]
+        if self._is_ending:  # the driver takes back all leases of the node
+            return
+        if task.cancelled():  # maybe before its first step
+            self._send(messages.GivenBack([path]))
+        if not self._leased:
+            self._send(messages.Report(self.report()))  # the run may end before the next report is due
+
+    def _not_begun(self, most: int) -> list[str]:
+        """Return the newest leases of sources that no decode process has begun to read."""
+        waiting = [path for path in reversed(self._leased) if not self.meter.is_begun(path)]
+        return waiting[:most]
+
+
+class LocalNode:
+    """The node that is part of this process; see `NodeConnection`."""
+
+    name = "this machine"
+
+    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
+        """Take the tracks, entered, and the place for results."""
+        self._tracks, self._store = tracks, store
+        self._node: Node | None = None
+
+    def read_report(self) -> NodeReport:
+        """Return the figures of the node now."""
+        return self._node.report() if self._node else NodeMeter().report()
+
+    def send(self, *mail: ToNode) -> None:
+        """Give the node messages."""
+        assert self._node, "it is ready before it gets any"
+        for message in mail:
+            self._node.receive(message)
+
+    async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:  # noqa: ARG002
+        """Work until an error; one of the store is one of the node, too."""
+        self._node = Node(self._tracks, self._store, on_message)
+        await self._node.begin()
+        await self._node.run()
+
+    async def end(self) -> None:
+        """Do nothing, as the node ends with `run`."""
+
+    def as_error_of_the_run(self, error: ReelscribeError) -> ReelscribeError:
+        """Return the error itself."""
+        return error
+
+
+class LocalNodes:
+    """The only node of a run on one machine; see `Nodes`."""
+
+    shared_requests = 0
+
+    def __init__(self, tracks: Sequence[Track]) -> None:
+        """Take the tracks, whose clients must stay open until the run has ended."""
+        self._tracks = tracks
+        self.takes_audio = any(track.needs_audio for track in tracks)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            for track in self._tracks:
+                await stack.enter_async_context(track)
+            for track in self._tracks:
+                track.resolve_dependencies(self._tracks)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.aclose()
+
+    async def connections(self, destination: Destination) -> AsyncIterator[LocalNode]:
+        """Yield the node."""
+        keep_thumbnails(self._tracks, destination.out, destination.thumbnails)
+        yield LocalNode(self._tracks, destination.store)
+        await asyncio.Event().wait()
+
+    def free(self, name: str) -> None:
+        """Do nothing, as this node is never lost."""
+
+
+def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> None:
+    """Let one track keep thumbnails: that of clips, which knows the shots more often, or else that of captions.
+
+    Args:
+        tracks: The tracks of a run.
+        out: The folder in which they are kept.
+        most: Number of thumbnails of a source, as for `Destination.thumbnails`.
+    """
+    by_kind = {track.kind: track for track in tracks if track.can_keep_thumbnails}
+    track = by_kind.get("clips") or by_kind.get("captions")
+    if track and most != 0:
+        track.keep_thumbnails(out, most)
+
+
+def why_unseen(path: str) -> str | None:
+    """Return why a file cannot be seen from this machine; None if it can."""
+    try:
+        os.stat(path)
+        return None if os.access(path, os.R_OK) else "permission denied"
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+async def _why_unseen(paths: list[str]) -> list[str | None]:
+    return await asyncio.to_thread(lambda: [why_unseen(path) for path in paths])
+
 
 @dataclass(frozen=True)
 class Annotated:
@@ -173,249 +422,3 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
 async def _file_stats(paths: list[str]) -> list[str]:
     """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
     return await asyncio.to_thread(lambda: [file_stat(path) for path in paths])
-
-
-OnMessage = Callable[[FromNode], None]
-
-
-@dataclass(frozen=True)
-class Destination:
-    """The place for what the nodes of a run make."""
-
-    store: Store
-    """The ledger; a store in memory for nodes that are only asked what they would do."""
-    out: Path
-    """The output folder."""
-    thumbnails: int | None = None
-    """Number of thumbnails of a source; None for one of each shot or, if shots are not known, one in 5 seconds, at
-    most 12; 0 for none."""
-
-
-class NodeConnection(Protocol):
-    """A node, as the driver reaches it."""
-
-    @property
-    def name(self) -> str:
-        """Name of its machine for people; it is the same when a node is started there again."""
-
-    @property
-    def read_report(self) -> Callable[[], NodeReport] | None:
-        """Reads the figures of a node in this process; None for one that reports them by itself."""
-
-    def send(self, *mail: ToNode) -> None:
-        """Tell the node messages, soon and in order."""
-
-    async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:
-        """Open the node, and work until it is lost or cannot go on. This returns only by an error.
-
-        Args:
-            on_message: Called with each message of the node, in order.
-            on_broken: Called with the error of the store, after which no node can go on.
-
-        Raises:
-            NodeLost: The node has died, or does not answer any more.
-            ReelscribeError: The node cannot be used.
-        """
-
-    async def end(self) -> None:
-        """End the node in an orderly way, or by force where it does not answer. It raises nothing."""
-
-    def as_error_of_the_run(self, error: ReelscribeError) -> ReelscribeError:
-        """Return the error that a run ends with which has no node but this one, which ended with `error`."""
-
-
-class Nodes(Protocol):
-    """The nodes of a run. Use it as an async context manager, which ends every node that is left."""
-
-    takes_audio: bool
-    """True if recordings without pictures are sources, too."""
-    shared_requests: int
-    """Largest number of unanswered requests of all nodes together; 0 if nodes share no servers."""
-
-    async def __aenter__(self) -> Self:
-        """Connect to the nodes. Raises UsageError or ServerError if that cannot be done."""
-
-    async def __aexit__(self, *error: Any) -> None:
-        """End every node."""
-
-    def connections(self, destination: Destination) -> AsyncIterator[NodeConnection]:
-        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
-
-    def free(self, name: str) -> None:
-        """Note that a node is not used any more, and may be yielded again."""
-
-
-class Node:
-    """Annotates sources for a driver."""
-
-    def __init__(self, tracks: Sequence[Track], store: Store, send: OnMessage) -> None:
-        """Prepare a node.
-
-        Args:
-            tracks: The tracks, entered.
-            store: The place for results.
-            send: Tells the driver a message.
-        """
-        self._tracks, self._store, self._send = tracks, store, send
-        self.meter = NodeMeter(lambda path, header: send(messages.Opened(path, header)))
-        """Measures the node."""
-        self._visible = CallBatcher(_why_unseen)
-        self._leased: dict[str, asyncio.Task[None]] = {}
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the error because of which the node cannot go on."""
-
-    async def begin(self) -> None:
-        """Connect the tracks to the store, and tell the driver that the node is ready."""
-        for track in self._tracks:
-            track.count_in(self.meter)
-            await track.begin(self._store)
-        self._annotator = Annotator(self._tracks, self._store)
-        self._send(messages.Ready([track.planned for track in self._tracks]))
-
-    async def run(self) -> None:
-        """Work until cancelled, or until the error because of which the node cannot go on, which is raised."""
-        try:
-            await self._failed
-        finally:
-            await cancel_all(self._leased.values())
-
-    def receive(self, message: ToNode) -> None:
-        """Take a message of the driver."""
-        match message:
-            case messages.Lease():
-                task = self._leased[message.path] = asyncio.create_task(self._annotate(message))
-                task.add_done_callback(partial(self._lease_ended, message.path))
-            case messages.Share(requests_in_flight):
-                for track in self._tracks:
-                    track.limit_requests(requests_in_flight)
-            case messages.GiveBack(most):
-                for path in self._not_begun(most):
-                    self._leased[path].cancel()
-            case messages.Stop():
-                self._annotator.stop()
-
-    def report(self) -> NodeReport:
-        """Return the figures of the node now."""
-        return self.meter.report(sum(track.pool.failures for track in self._tracks))
-
-    async def _annotate(self, lease: messages.Lease) -> None:
-        path = lease.path
-        try:
-            if not lease.seen_nowhere and (why_unseen := await self._visible.ask(path)):
-                self._send(messages.Unseen(path, why_unseen))
-                return
-            self.meter.expect(path, lease.size)
-            annotated = await self._annotator.annotate(path)
-            self._send(messages.Finished(annotated.source, annotated.error, self.meter.close(path)))
-        except Stopped:
-            self._send(messages.GivenBack([path]))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source
-            error.add_note(f"while {path} was annotated")
-            if not self._failed.done():
-                self._failed.set_exception(error)
-
-    def _lease_ended(self, path: str, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # maybe before its first step
-            self._send(messages.GivenBack([path]))
-        self.meter.close(path)
-        del self._leased[path]
-        if not self._leased:
-            self._send(messages.Report(self.report()))  # the run may end before the next report is due
-
-    def _not_begun(self, most: int) -> list[str]:
-        """Return the newest leases of sources that no decode process has begun to read."""
-        waiting = [path for path in reversed(self._leased) if not self.meter.is_begun(path)]
-        return waiting[:most]
-
-
-class LocalNode:
-    """The node that is part of this process; see `NodeConnection`."""
-
-    name = "this machine"
-
-    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
-        """Take the tracks, entered, and the place for results."""
-        self._tracks, self._store = tracks, store
-        self._node: Node | None = None
-
-    def read_report(self) -> NodeReport:
-        """Return the figures of the node now."""
-        return self._node.report() if self._node else NodeMeter().report()
-
-    def send(self, *mail: ToNode) -> None:
-        """Give the node messages."""
-        assert self._node, "it is ready before it gets any"
-        for message in mail:
-            self._node.receive(message)
-
-    async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:  # noqa: ARG002
-        """Work until an error; one of the store is one of the node, too."""
-        self._node = Node(self._tracks, self._store, on_message)
-        await self._node.begin()
-        await self._node.run()
-
-    async def end(self) -> None:
-        """Do nothing, as the node ends with `run`."""
-
-    def as_error_of_the_run(self, error: ReelscribeError) -> ReelscribeError:
-        """Return the error itself."""
-        return error
-
-
-class LocalNodes:
-    """The only node of a run on one machine; see `Nodes`."""
-
-    shared_requests = 0
-
-    def __init__(self, tracks: Sequence[Track]) -> None:
-        """Take the tracks, whose clients must stay open until the run has ended."""
-        self._tracks = tracks
-        self.takes_audio = any(track.needs_audio for track in tracks)
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            for track in self._tracks:
-                await stack.enter_async_context(track)
-            for track in self._tracks:
-                track.resolve_dependencies(self._tracks)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._stack.aclose()
-
-    async def connections(self, destination: Destination) -> AsyncIterator[LocalNode]:
-        """Yield the node."""
-        keep_thumbnails(self._tracks, destination.out, destination.thumbnails)
-        yield LocalNode(self._tracks, destination.store)
-        await asyncio.Event().wait()
-
-    def free(self, name: str) -> None:
-        """Do nothing, as this node is never lost."""
-
-
-def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> None:
-    """Let one track keep thumbnails: that of clips, which knows the shots more often, or else that of captions.
-
-    Args:
-        tracks: The tracks of a run.
-        out: The folder in which they are kept.
-        most: Number of thumbnails of a source, as for `Destination.thumbnails`.
-    """
-    by_kind = {track.kind: track for track in tracks if track.can_keep_thumbnails}
-    track = by_kind.get("clips") or by_kind.get("captions")
-    if track and most != 0:
-        track.keep_thumbnails(out, most)
-
-
-def why_unseen(path: str) -> str | None:
-    """Return why a file cannot be seen from this machine; None if it can."""
-    try:
-        os.stat(path)
-        return None if os.access(path, os.R_OK) else "permission denied"
-    except (OSError, ValueError) as error:
-        return str(error)
-
-
-async def _why_unseen(paths: list[str]) -> list[str | None]:
-    return await asyncio.to_thread(lambda: [why_unseen(path) for path in paths])

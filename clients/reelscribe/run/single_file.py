@@ -1,6 +1,7 @@
 """Captions, descriptions and transcripts of a single file, for programs. Nothing is saved.
 
-A file is annotated as in a run, by a track; but the store is in memory, and passes the results on as they come.
+A file is annotated as in a run, by a track; but the store is in memory, and passes the results on as they come. The
+work goes on while the caller handles a result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Fa
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
-from reelscribe.results.jobs import AudioTimeline, FrameTimeline, SavedBatch, clip_results
+from reelscribe.results.batches import AudioTimeline, FrameTimeline, SavedBatch, clip_results
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -12,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source, Span
-from reelscribe.results.jobs import Job, SavedBatch, SavedSource, missing_spans
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource, missing_spans
 from reelscribe.results.records import Kind
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class MemoryStore:
         self._job = Job(0, opened=None, total=None, done=False, error=None, missing=[Span()])
         self._failures: Counter[str] = Counter()
         self._spans: list[tuple[int, int, int | None]] = []
-        self.total: int | None = None
+        self._total: int | None = None
         """Number of chosen frames or samples; None until it is known."""
 
     async def find_digest(self, path: str, stat: str) -> str | None:  # noqa: ARG002 - nobody needs the digest
@@ -102,8 +102,8 @@ class MemoryStore:
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:  # noqa: ARG002 - likewise
         """Return the only job."""
-        missing = missing_spans(sorted(self._spans), self.total)
-        return _known(replace(self._job, total=self.total, missing=missing))
+        missing = missing_spans(sorted(self._spans), self._total)
+        return _known(replace(self._job, total=self._total, missing=missing))
 
     def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:  # noqa: ARG002 - likewise
         """Return nothing."""
@@ -119,15 +119,14 @@ class MemoryStore:
 
     def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:  # noqa: ARG002
         """Keep what is known about the source."""
-        if total is not None or self.total is None:
-            self._job, self.total = replace(self._job, opened=opened), total
+        if total is not None or self._total is None:
+            self._job, self._total = replace(self._job, opened=opened), total
         return _known(None)
 
     def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:  # noqa: ARG002 - there is one job
         """Pass the results of a batch on, and count its failures."""
         self._spans.append((batch.first, batch.stop, batch.anchor))
-        _, _, failures = json.loads(batch.results_to_json())
-        self._failures.update(failure[2] for failure in failures)
+        self._failures.update(batch.failure_reasons)
         self._on_batch(batch)
         return _known(None)
 

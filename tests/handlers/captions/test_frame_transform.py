@@ -8,7 +8,7 @@ from PIL import Image
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from captions.captioner import FrameTransform
+from captions.frame_transform import FrameTransform
 from reelscribe.errors import StartupError
 
 PROCESSORS = {

@@ -19,7 +19,8 @@ from reelscribe.errors import LimitExceeded
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_file import MAX_SAMPLES
 from transcripts.audio_requests import AudioLimits, AudioReader
-from worker.request_batch import RequestBatch, limited_time
+from worker.body_file import limited_time
+from worker.request_batch import RequestBatch
 
 MEBIBYTE = 2**20
 FRAME = np.zeros((40, 60, 3), np.uint8)

@@ -12,7 +12,7 @@ from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import export
-from reelscribe.results.jobs import SavedFrameBatch
+from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
 from reelscribe.thumbnails.store import ThumbnailStore
 from support.exported_pages import PICTURE, exported_site, files_of, page_id, pieces, source_record, tags_of

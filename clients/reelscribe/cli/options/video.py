@@ -226,7 +226,7 @@ class FrameOptions:
             max=1000,
             metavar="N",
             help="Keep so many small pictures of each video in OUT/thumbnails, of frames that are decoded anyway; 0 for"
-            " none. With --ray, none are kept.",
+            " none.",
             show_default="one a shot, or one in 5 s and at most 12 where shots are not known",
         ),
     ] = None

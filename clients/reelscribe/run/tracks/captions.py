@@ -19,7 +19,8 @@ from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import UNDECODABLE, Job, ReusedFrame, SavedFrameBatch, SavedSource, SavedVideo
+from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track

@@ -18,7 +18,8 @@ from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_clips
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import UNDECODABLE, Job, SavedClipBatch, SavedSource, SavedVideo
+from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer

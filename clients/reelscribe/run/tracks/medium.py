@@ -1,8 +1,9 @@
 """Media: what differs between frames, clips, chunks of audio and shots. A track is given one.
 
-A medium defines four things, in a file of its own: options, and what follows from them; the command with which a decode
-process reads a source; the operation with which a model answers its items; and how answers become saved results and,
-at the end, a verdict on the source. All else is the same for all media, and in `track.py`.
+A medium defines four things, in a file of its own. A subclass of `Options` has options, and what follows from them. A
+subclass of `Medium` has the command with which a decode process reads a source; the operation with which a model
+answers its items; and how answers become saved results and, at the end, a verdict on the source. A subclass of `Track`
+only puts them together for programs. All else is the same for all media, and in `track.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.errors import ReelscribeError, RequestRefused
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts
-from reelscribe.results.jobs import Job, SavedBatch, SavedSource
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.thumbnails.store import ThumbnailTask
 

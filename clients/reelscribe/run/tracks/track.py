@@ -37,7 +37,8 @@ from reelscribe.reporting.bottleneck import Load, Resources
 from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import Job, SavedBatch
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
 from reelscribe.run.store import Store
@@ -188,11 +189,6 @@ class Track:
     def counts(self) -> Counts:
         """Unit in which the track's progress is counted."""
         return self.options.medium.counts
-
-    @property
-    def item(self) -> str | None:
-        """Name of an item of its requests, in the singular; None if it sends none."""
-        return self.options.medium.item
 
     @property
     def needs_audio(self) -> bool:

@@ -18,7 +18,8 @@ from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import Job, SavedAudio, SavedAudioBatch, SavedSource, TimedTranscript
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio, SavedSource
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track

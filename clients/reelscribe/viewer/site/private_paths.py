@@ -17,7 +17,7 @@ class PrivatePaths:
         Args:
             absolute_path: Its absolute path.
             path: Its path as it was given to the run.
-            common_folder: Deepest folder that holds all sources, from `names.common_folder_of`.
+            common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
         """
         prefix = common_folder.rstrip("/") + "/"
         inside = absolute_path.startswith(prefix)
