@@ -1,8 +1,8 @@
 """The second stage of Whisper: turns the encoder's states of windows into transcripts.
 
 A window is the stretch of audio that the encoder takes at once. As the stages may run in different processes, windows
-and their transcripts are sent as trees of plain values. A window whose text is improbable or repeats itself is decoded
-again at the next temperature; other windows are not.
+and their transcripts are sent as trees of plain values. A window whose text is improbable or ends in a loop is decoded
+again at the next temperature; other windows are not. If no temperature helps, the most probable text is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from transcripts.whisper.word_alignment import time_words
 
 MIN_TOKENS = 10
 """Tokens that every window may have, however short it is: a word or two and timestamps."""
+
+LOOP_ROUNDS = 4
+"""Number of times that the end of a text is repeated without anything between, from which on it is a loop."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class Thresholds:
     """
 
     compression_ratio: float | None
-    """A higher compression ratio means that the text repeats itself."""
+    """A higher compression ratio means that the text repeats itself. That is a failure if it ends in a loop: people
+    repeat themselves, too, but a model in a loop does not come out of it."""
     logprob: float | None
     """A lower average log-probability means that the text is improbable."""
     no_speech: float | None
@@ -116,15 +120,17 @@ class Thresholds:
     """A lower mean probability of the text's tokens means that the text is guessed, and nobody speaks. This is not a
     rule of openai/whisper, whose average log-probability depends on timestamps too."""
 
-    def needs_fallback(self, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> bool:
-        """Return whether to decode again at a higher temperature: the text is improbable or repeats itself.
+    def needs_fallback(
+        self, avg_logprob: float, compression_ratio: float, no_speech_prob: float, *, ends_in_loop: bool
+    ) -> bool:
+        """Return whether to decode again at a higher temperature: the text is improbable or has got into a loop.
 
         An improbable text for a window that may be silent is not decoded again.
         """
         if self._improbable(avg_logprob) and self._may_be_silent(no_speech_prob):
             return False
         repeats = self.compression_ratio is not None and compression_ratio > self.compression_ratio
-        return repeats or self._improbable(avg_logprob)
+        return (repeats and ends_in_loop) or self._improbable(avg_logprob)
 
     def is_no_speech(self, avg_logprob: float, no_speech_prob: float, text_probability: float = 1.0) -> bool:
         """Return whether to drop the text: it is guessed, or the window may be silent and the text is not probable."""
@@ -155,6 +161,13 @@ class _DecodingResult(NamedTuple):
         """Size of the text divided by its compressed size; high for text that repeats itself."""
         data = self.text.encode()
         return len(data) / len(zlib.compress(data))
+
+    def ends_in_loop(self, first_timestamp: int) -> bool:
+        """Return whether its last text tokens are the same ones again and again, LOOP_ROUNDS times at least."""
+        text = [token for token in self.tokens if token < first_timestamp]
+        longest = len(text) // LOOP_ROUNDS
+        ends = (text[-LOOP_ROUNDS * unit :] for unit in range(1, longest + 1))
+        return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
 
 
 class WindowTranscriber:
@@ -216,21 +229,35 @@ class WindowTranscriber:
                 temperature,
                 [windows[i].seeds[attempt] for i in remaining],
             )
+            doubtful: list[int] = []
             for i, (tokens, avg_logprob, text_probability, no_speech_prob) in zip(remaining, decoded, strict=True):
                 text = self._text(tokens)
-                results[i] = _DecodingResult(tokens, text, avg_logprob, text_probability, no_speech_prob, temperature)
+                result = _DecodingResult(tokens, text, avg_logprob, text_probability, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
-            remaining = [i for i in remaining if self._needs_fallback(results[i])]
+                if self._needs_fallback(result):
+                    doubtful.append(i)
+                    result = max(results.get(i, result), result, key=self._preference)
+                results[i] = result
+            remaining = doubtful
             if not remaining:
                 break
         return [results[i] for i in range(len(windows))], token_counts
+
+    def _preference(self, result: _DecodingResult) -> tuple[bool, float]:
+        """The order of results that are all doubtful: one without a loop is better, and then a more probable one."""
+        return not result.ends_in_loop(self._engine.tokens.first_timestamp), result.avg_logprob
 
     def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
         return MIN_TOKENS + math.ceil(window.duration * self._settings.tokens_per_second)
 
     def _needs_fallback(self, result: _DecodingResult) -> bool:
-        return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, result.no_speech_prob)
+        return self._thresholds.needs_fallback(
+            result.avg_logprob,
+            result.compression_ratio,
+            result.no_speech_prob,
+            ends_in_loop=result.ends_in_loop(self._engine.tokens.first_timestamp),
+        )
 
     def _decode(
         self,

@@ -122,13 +122,8 @@ def test_only_chunks_below_a_threshold_are_decoded_again_at_the_next_temperature
     }
     transcripts = load(directory, **settings).transcribe(chunks(NOISES))
     assert passes == [(0.0, 6), (0.5, 3)]
-    assert [t.temperature for t in transcripts] == [0.5 if c < threshold else 0.0 for c in certain]
-
-
-def test_text_that_repeats_itself_is_decoded_again(directory, engine):
-    settings = {**GREEDY, "temperatures": (0.0, 1.0), "compression_ratio_threshold": 0.01}
-    (transcript,) = load(directory, **engine, **settings).transcribe(chunks(NOISES[:1]))
-    assert transcript.temperature == 1.0
+    # What is not better at the second temperature is thrown away.
+    assert all(t.avg_logprob >= c for t, c in zip(transcripts, certain, strict=True))
 
 
 def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(directory, engine):
@@ -159,6 +154,30 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
 
     monkeypatch.setattr(TorchBatch, "generate", generate)
     return windows
+
+
+def test_a_loop_is_decoded_again_and_speech_that_repeats_itself_is_not(directory, monkeypatch):
+    model = load(directory)
+    windows = scripted(monkeypatch, model, ["\u0120red"] * 40, ["\u0120star"])
+    assert model.transcribe(chunks([noise(4, 1)]))[0].text == "star"
+    assert windows == [1, 1]
+    windows = scripted(monkeypatch, model, [*["\u0120red"] * 40, "\u0120star"])
+    assert model.transcribe(chunks([noise(4, 1)]))[0].compression_ratio > 2.4
+    assert windows == [1]
+
+
+def test_a_loop_at_every_temperature_is_worse_than_an_improbable_text(directory, monkeypatch):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(model.engine.model.name_or_path).tokenizer.convert_tokens_to_ids
+    results = [(["\u0120red"] * 40, -0.1), (["\u0120star"], -3.0), (["\u0120blue"], -2.0), (["\u0120red"] * 40, -0.1)]
+
+    def generate(self, prompts, budgets, temperature, seeds):
+        script, logprob = results.pop(0) if len(results) > 1 else results[0]
+        return [DecodedTokens(number(script), logprob, 0.9, 0.0)]
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    (transcript,) = model.transcribe(chunks([noise(4, 1)]))
+    assert (transcript.text, transcript.temperature) == ("blue", model.generation["temperatures"][2])
 
 
 def test_where_a_model_stopped_early_the_remainder_is_decoded_again(directory, monkeypatch):

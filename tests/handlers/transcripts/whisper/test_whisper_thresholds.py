@@ -25,8 +25,12 @@ NONE = Thresholds(None, None, None)
 def test_what_needs_fallback_and_what_is_no_speech(
     thresholds, avg_logprob, compression_ratio, no_speech_prob, doubtful, no_speech
 ):
-    assert thresholds.needs_fallback(avg_logprob, compression_ratio, no_speech_prob) is doubtful
+    assert thresholds.needs_fallback(avg_logprob, compression_ratio, no_speech_prob, ends_in_loop=True) is doubtful
     assert thresholds.is_no_speech(avg_logprob, no_speech_prob) is no_speech
+
+
+def test_speech_that_repeats_itself_is_no_failure():
+    assert not USUAL.needs_fallback(-0.3, 3.0, 0.1, ends_in_loop=False)
 
 
 def test_text_whose_tokens_are_guessed_is_no_speech():
