@@ -35,8 +35,9 @@ from reelscribe.results.schema import row_errors
 from reelscribe.run import messages
 from reelscribe.run.file_search import check_names
 from reelscribe.run.folder import RunFolder
-from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, OutcomesInOrder, Pace, PendingNodes
+from reelscribe.run.leases import LeaseBook, OutcomesInOrder, Pace
 from reelscribe.run.listing import ListedSource, Listing
+from reelscribe.run.lost_nodes import LOSSES_IN_A_ROW, NodeLost, PendingNodes
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
 from reelscribe.run.store import MemoryStore
@@ -224,9 +225,7 @@ class Run:
             self._start(folder.report(self._has_first))
             self._start(self._tick())
             interrupted = await folder.complete(self._work())
-            return Summary(
-                self._meter.snapshot(), interrupted=interrupted, replaced_processes=self._meter.replaced_processes
-            )
+            return Summary(self._meter.snapshot(), interrupted, self._meter.replaced_processes)
 
     async def _open(self, names: Sequence[str], stack: AsyncExitStack) -> Listing:
         """Check the names, and connect to the nodes, before anything is written."""
