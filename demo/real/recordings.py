@@ -1,0 +1,127 @@
+"""Sorts the recordings of two Debian packages: read sentences, single words, and sounds without words.
+
+Five sentences of LibriVox, read by one voice, come with pocketsphinx. Tux Paint has stamps, small pictures with a text
+in many languages; people recorded the text of many stamps, and there are sounds of the things themselves:
+
+    penguin.txt             "A penguin." and then lines such as "fr.utf8=Un manchot."
+    penguin_desc.ogg        the English word, without its article
+    penguin_desc_fr.ogg     the French text
+    penguin.ogg             the sound of a penguin
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+TEXTS = "texts.json"
+"""The file of a folder of recordings that has the text of each."""
+
+_SENTENCES = Path("usr/share/pocketsphinx/test/data/librivox")
+_STAMPS = Path("usr/share/tuxpaint/stamps")
+
+_SENTENCE = re.compile(r"<s> (?P<text>.*) </s> \((?P<name>.*)\)")
+_ARTICLE = re.compile(r"^(An?|The) ")
+_RECORDED = re.compile(r"_desc_([a-z]+)(\.ogg)+$")
+
+SPOKEN_FOLDERS = ("symbols", "seasonal/hanukkah", "town")
+"""Folders of stamps whose own sounds are spoken: letters, numbers, moods, and signs that are read out."""
+
+SPOKEN_SOUNDS = ("apollo_lander", "santahat", "final-roll-call")
+"""Other sounds with a voice in them."""
+
+
+def copy_sentences(target: Path, unpacked: Path) -> None:
+    """Copy the sentences as WAV files; the text of each is in lower case, without punctuation."""
+    target.mkdir()
+    texts = {}
+    for match in _SENTENCE.finditer((unpacked / _SENTENCES / "transcription").read_text()):
+        name = f"{match['name']}.wav"
+        shutil.copy(unpacked / _SENTENCES / name, target / name)
+        texts[name] = match["text"]
+    _write_texts(target, texts)
+
+
+def copy_words(target: Path, unpacked: Path) -> None:
+    """Copy the English words; the text of each is without article and full stop, such as "penguin"."""
+    target.mkdir()
+    found = []
+    for path in sorted((unpacked / _STAMPS).rglob("*_desc.ogg")):
+        stamp = path.name.removesuffix("_desc.ogg")
+        if text := _texts(path.with_name(f"{stamp}.txt")).get("en"):
+            found.append((path, f"{stamp}.ogg", _ARTICLE.sub("", text).rstrip(".").lower()))
+    _copy_distinct(target, found)
+
+
+def copy_words_of_other_languages(target: Path, unpacked: Path) -> None:
+    """Copy the words of other languages into a folder for each.
+
+    The text of each is {"language": the code, "text": the text as written}. Recordings of texts that are in English are
+    left out: whoever spoke them may have translated them.
+    """
+    target.mkdir()
+    found = []
+    for path in sorted((unpacked / _STAMPS).rglob("*_desc_*.ogg")):
+        match = _RECORDED.search(path.name)
+        if match is None:
+            continue
+        texts = _texts(path.with_name(f"{path.name[: match.start()]}.txt"))
+        language = match[1]
+        if (text := texts.get(language)) and text != texts.get("en"):
+            place = path.relative_to(unpacked / _STAMPS).parent / f"{path.name[: match.start()]}.ogg"
+            found.append((path, f"{language}/{'-'.join(place.parts)}", {"language": language, "text": text}))
+    _copy_distinct(target, found)
+
+
+def copy_sounds(target: Path, unpacked: Path) -> None:
+    """Copy the sounds of animals and things, which hold no words.
+
+    A sound is a recording without "_desc" in its name. Spoken are those in SPOKEN_FOLDERS and SPOKEN_SOUNDS, and those
+    whose name ends in a language, such as 7_fr.ogg; they are left out.
+    """
+    target.mkdir()
+    stamps = unpacked / _STAMPS
+    for path, name, _ in _distinct([(path, path.name, None) for path in sorted(stamps.rglob("*.ogg"))]):
+        folder = path.relative_to(stamps).parent
+        spoken = any(folder.is_relative_to(each) for each in SPOKEN_FOLDERS) or path.stem in SPOKEN_SOUNDS
+        if "_desc" not in name and not spoken:
+            shutil.copy(path, target / name)
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """The texts of a stamp by their language; none if it has no such file."""
+    if not path.exists():
+        return {}
+    english, *others = path.read_text().splitlines() or [""]
+    pairs = (line.partition(".utf8=") for line in others)
+    return {**{language: text.strip() for language, _, text in pairs if text}, "en": english.strip()}
+
+
+def _copy_distinct(target: Path, found: Sequence[tuple[Path, str, Any]]) -> None:
+    """Copy recordings under new names, and write their texts."""
+    texts = {}
+    for path, name, text in _distinct(found):
+        (target / name).parent.mkdir(exist_ok=True)
+        shutil.copy(path, target / name)
+        texts[name] = text
+    _write_texts(target, texts)
+
+
+def _distinct(found: Sequence[tuple[Path, str, Any]]) -> Iterator[tuple[Path, str, Any]]:
+    """Yield the first recording of those with the same bytes, but none if their texts differ: one of them is wrong."""
+    same = defaultdict(list)
+    for path, name, text in found:
+        same[hashlib.sha256(path.read_bytes()).digest()].append((path, name, text))
+    for (path, name, text), *others in same.values():
+        if all(other == text for _, _, other in others):
+            yield path, name, text
+
+
+def _write_texts(folder: Path, texts: dict[str, Any]) -> None:
+    (folder / TEXTS).write_text(json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
