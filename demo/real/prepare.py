@@ -93,7 +93,7 @@ def _make_checkpoint(target: Path, package: Path) -> None:
 
 
 _CT2_FILES = ("config.json", "model.bin", "tokenizer.json", "vocabulary.txt")
-_VIDEOS = ("bigbuckbunny", "bikes", "carphone_pristine", "carphone_distorted")
+_VIDEOS = ("bigbuckbunny", "bikes", "carphone_pristine")
 _PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
 
 OPENAI = "openai/whisper-tiny.en, as a float16 model of CTranslate2 in the wheel"
