@@ -82,16 +82,19 @@ def copy_words_of_other_languages(target: Path, unpacked: Path) -> None:
 def copy_sounds(target: Path, unpacked: Path) -> None:
     """Copy the sounds of animals and things, which hold no words.
 
-    A sound is a recording without "_desc" in its name. Spoken are those in SPOKEN_FOLDERS and SPOKEN_SOUNDS, and those
-    whose name ends in a language, such as 7_fr.ogg; they are left out.
+    A sound is a recording without "_desc" in its name. Those in SPOKEN_FOLDERS and SPOKEN_SOUNDS are left out.
     """
     target.mkdir()
     stamps = unpacked / _STAMPS
-    for path, name, _ in _distinct([(path, path.name, None) for path in sorted(stamps.rglob("*.ogg"))]):
-        folder = path.relative_to(stamps).parent
-        spoken = any(folder.is_relative_to(each) for each in SPOKEN_FOLDERS) or path.stem in SPOKEN_SOUNDS
-        if "_desc" not in name and not spoken:
-            shutil.copy(path, target / name)
+    found = [
+        (path, path.name, None)
+        for path in sorted(stamps.rglob("*.ogg"))
+        if "_desc" not in path.name
+        and path.stem not in SPOKEN_SOUNDS
+        and not any(path.is_relative_to(stamps / folder) for folder in SPOKEN_FOLDERS)
+    ]
+    for path, name, _ in _distinct(found):
+        shutil.copy(path, target / name)
 
 
 def _texts(path: Path) -> dict[str, str]:
