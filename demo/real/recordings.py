@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import soundfile
+
 TEXTS = "texts.json"
 """The file of a folder of recordings that has the text of each."""
 
@@ -34,7 +36,17 @@ SPOKEN_FOLDERS = ("symbols", "seasonal/hanukkah", "town")
 """Folders of stamps whose own sounds are spoken: letters, numbers, moods, and signs that are read out."""
 
 SPOKEN_SOUNDS = ("apollo_lander", "santahat", "final-roll-call")
-"""Other sounds with a voice in them."""
+"""Other sounds with a voice in them, or of which this is not certain."""
+
+_HEARD = {
+    "chimp": "chimp",
+    "hen": None,
+    "kangaroo": "kangaroo",
+    "mountaingoat": "mountain goat",
+    "nandou": None,
+    "wildboar": "wild boar",
+}
+"""English words that are recorded otherwise than they are written now, as recognition tells; None if it does not."""
 
 
 def copy_sentences(target: Path, unpacked: Path) -> None:
@@ -54,8 +66,9 @@ def copy_words(target: Path, unpacked: Path) -> None:
     found = []
     for path in sorted((unpacked / _STAMPS).rglob("*_desc.ogg")):
         stamp = path.name.removesuffix("_desc.ogg")
-        if text := _texts(path.with_name(f"{stamp}.txt")).get("en"):
-            found.append((path, f"{stamp}.ogg", _ARTICLE.sub("", text).rstrip(".").lower()))
+        written = _ARTICLE.sub("", _texts(path.with_name(f"{stamp}.txt")).get("en", "")).rstrip(".").lower()
+        if text := _HEARD.get(stamp, written):
+            found.append((path, f"{stamp}.ogg", text))
     _copy_distinct(target, found)
 
 
@@ -117,10 +130,14 @@ def _copy_distinct(target: Path, found: Sequence[tuple[Path, str, Any]]) -> None
 
 
 def _distinct(found: Sequence[tuple[Path, str, Any]]) -> Iterator[tuple[Path, str, Any]]:
-    """Yield the first recording of those with the same bytes, but none if their texts differ: one of them is wrong."""
+    """Yield the first recording of those with the same samples, but none if their texts differ: one of them is wrong.
+
+    The same samples may be in files of other bytes, as each Ogg stream has a serial number.
+    """
     same = defaultdict(list)
     for path, name, text in found:
-        same[hashlib.sha256(path.read_bytes()).digest()].append((path, name, text))
+        samples, _ = soundfile.read(path, dtype="int16")
+        same[hashlib.sha256(samples.tobytes()).digest()].append((path, name, text))
     for (path, name, text), *others in same.values():
         if all(other == text for _, _, other in others):
             yield path, name, text

@@ -21,6 +21,7 @@ from transformers import (
     WhisperProcessor,
     WhisperTokenizer,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from real.ctranslate2_model import read_variables
 
@@ -63,6 +64,7 @@ def convert(source: Path, target: Path) -> None:
         ValueError: model.bin is no such model.
     """
     target.mkdir()
+    disable_progress_bar()
     variables = read_variables(source / "model.bin", "WhisperSpec")
     settings = json.loads((source / "config.json").read_text())
     tokenizer = _tokenizer(source / "tokenizer.json", target)

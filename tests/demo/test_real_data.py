@@ -5,7 +5,9 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from ctranslate2.converters import TransformersConverter
 from transformers import AutoProcessor, AutoTokenizer, WhisperForConditionalGeneration
@@ -47,9 +49,9 @@ def test_a_checkpoint_has_the_sizes_the_tokens_and_the_settings_of_the_model(eng
     torch.testing.assert_close(after.state_dict(), before.state_dict())
     sizes = ("d_model", "encoder_layers", "decoder_layers", "decoder_attention_heads", "max_source_positions")
     assert [getattr(after.config, name) for name in sizes] == [getattr(before.config, name) for name in sizes]
-    names = ("decoder_start_token_id", "no_timestamps_token_id", "alignment_heads", "is_multilingual")
-    assert [getattr(after.generation_config, name) for name in names] == [
-        getattr(before.generation_config, name) for name in names
+    ids = ("decoder_start_token_id", "no_timestamps_token_id", "alignment_heads", "is_multilingual")
+    assert [getattr(after.generation_config, name) for name in ids] == [
+        getattr(before.generation_config, name) for name in ids
     ]
     tokenizers = [AutoTokenizer.from_pretrained(path) for path in (english_only, tmp_path / "checkpoint")]
     assert tokenizers[1].get_vocab() == tokenizers[0].get_vocab()
@@ -74,15 +76,14 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path, content, reason):
 
 @pytest.fixture
 def stamps(tmp_path) -> Path:
-    """An unpacked package of stamps; the content of a recording is its words."""
-    texts = {
-        "animals/penguin.txt": "A penguin.\nfr.utf8=Un manchot.\nnl.utf8=Een pinguïn.\n",
+    """An unpacked package of stamps; recordings of the same words have the same samples."""
+    folder = tmp_path / "package/usr/share/tuxpaint/stamps"
+    files = {
         "animals/owl.txt": "An owl.\nfr.utf8=Une chouette.\nnl.utf8=An owl.\n",
         "animals/owl2.txt": "An owl.\nfr.utf8=Un hibou.\n",
-        "animals/penguin_desc.ogg": "penguin",
-        "animals/penguin_desc_fr.ogg": "un manchot",
-        "animals/penguin_desc_nl.ogg": "een pinguïn",
-        "animals/penguin.ogg": "squawk",
+        "animals/penguin.txt": "A penguin.\nfr.utf8=Un manchot.\nnl.utf8=Een pinguïn.\n",
+        "animals/hen.txt": "A brown hen.\n",
+        "animals/hen_desc.ogg": "hen",
         "animals/owl_desc.ogg": "owl",
         "animals/owl2_desc.ogg": "owl",
         "animals/owl_desc_fr.ogg": "une chouette",
@@ -90,28 +91,35 @@ def stamps(tmp_path) -> Path:
         "animals/owl_desc_nl.ogg": "een uil",
         "animals/owl.ogg": "hoot",
         "animals/owl2.ogg": "hoot",
+        "animals/penguin_desc.ogg": "penguin",
+        "animals/penguin_desc_fr.ogg": "un manchot",
+        "animals/penguin_desc_nl.ogg": "een pinguïn",
+        "animals/penguin.ogg": "squawk",
         "animals/wallaby_desc.ogg": "wallaby",
         "space/apollo_lander.ogg": "one small step",
         "symbols/math/7_fr.ogg": "sept",
     }
-    for name, content in texts.items():
-        path = tmp_path / "package/usr/share/tuxpaint/stamps" / name
+    for name, content in files.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        if path.suffix == ".txt":
+            path.write_text(content)
+        else:
+            samples = np.random.default_rng([*content.encode()]).normal(0, 0.1, 800)
+            soundfile.write(path, samples, 8000, format="OGG")
     return tmp_path / "package"
 
 
-def read(folder: Path) -> dict[str, str]:
-    """The content of each recording by its name."""
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.ogg")}
+def names(folder: Path) -> set[str]:
+    """The names of the recordings."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.ogg")}
 
 
 def test_words_are_those_whose_text_is_certain(stamps, tmp_path):
     recordings.copy_words(tmp_path / "words", stamps)
-    assert sorted(read(tmp_path / "words").values()) == ["owl", "penguin"]
     texts = json.loads((tmp_path / "words" / recordings.TEXTS).read_text())
-    assert texts.keys() == read(tmp_path / "words").keys()
     assert sorted(texts.values()) == ["owl", "penguin"]
+    assert texts.keys() == names(tmp_path / "words")
 
 
 def test_other_languages_have_a_folder_each_without_what_is_not_translated(stamps, tmp_path):
@@ -120,12 +128,12 @@ def test_other_languages_have_a_folder_each_without_what_is_not_translated(stamp
         "fr/animals-penguin.ogg": {"language": "fr", "text": "Un manchot."},
         "nl/animals-penguin.ogg": {"language": "nl", "text": "Een pinguïn."},
     }
-    assert {*read(tmp_path / "words").values()} == {"un manchot", "een pinguïn"}
+    assert names(tmp_path / "words") == {"fr/animals-penguin.ogg", "nl/animals-penguin.ogg"}
 
 
 def test_sounds_hold_no_words(stamps, tmp_path):
     recordings.copy_sounds(tmp_path / "sounds", stamps)
-    assert sorted(read(tmp_path / "sounds").values()) == ["hoot", "squawk"]
+    assert names(tmp_path / "sounds") == {"owl.ogg", "penguin.ogg"}
 
 
 @dataclass

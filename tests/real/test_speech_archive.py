@@ -15,11 +15,8 @@ from reelscribe import wire
 from reelscribe.cli import app
 from servers.torchserve import CONFIG, ROOT, serve
 from support.fake_context import FakeContext, parsed
-from support.real_speech import SAMPLE_RATE, Sentence, wrong_words
+from support.real_speech import MOST_WRONG, SAMPLE_RATE, Sentence, wrong_words
 from support.servers import RunningServer
-
-MOST_WRONG = 3
-"""Of the 66 words of the sentences."""
 
 ENGINES = ("torch", "ctranslate2")
 
