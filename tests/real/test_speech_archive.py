@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,15 @@ def test_a_worker_that_loads_the_archive_transcribes_the_sentences(engine, store
     assert wrong_words([transcript["text"] for transcript in answer], sentences) <= MOST_WRONG
 
 
-async def test_torchserve_transcribes_the_sentences_with_each_archive(store, sentences):
+@pytest.fixture(scope="module")
+def server(store) -> Iterator[RunningServer]:
+    """A TorchServe with both archives."""
     with serve(store.parent, "torch", CONFIG) as serving:
-        for engine in ENGINES:
-            server = RunningServer.of(serving).with_model(engine)
-            answers = [await server.post(saved(sentence)) for sentence in sentences]
-            assert {status for status, _ in answers} == {200}
-            assert wrong_words([json.loads(text)["text"] for _, text in answers], sentences) <= MOST_WRONG
+        yield RunningServer.of(serving)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_torchserve_transcribes_the_sentences(engine, server, sentences):
+    answers = [await server.with_model(engine).post(saved(sentence)) for sentence in sentences]
+    assert {status for status, _ in answers} == {200}
+    assert wrong_words([json.loads(text)["text"] for _, text in answers], sentences) <= MOST_WRONG
