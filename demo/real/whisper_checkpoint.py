@@ -103,7 +103,7 @@ def state_dict(variables: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
 def _config(variables: dict[str, NDArray[Any]], tokenizer: Any) -> WhisperConfig:
     """The sizes of a model, which its weights tell."""
     vocab_size, width = variables["decoder/embeddings/weight"].shape
-    sizes: dict[str, int] = {
+    sizes: dict[str, Any] = {
         "num_mel_bins": variables["encoder/conv1/weight"].shape[1],
         "max_source_positions": len(variables["encoder/position_encodings/encodings"]),
         "max_target_positions": len(variables["decoder/position_encodings/encodings"]),
@@ -115,7 +115,7 @@ def _config(variables: dict[str, NDArray[Any]], tokenizer: Any) -> WhisperConfig
     return WhisperConfig(vocab_size=vocab_size, d_model=width, **sizes, **_special_tokens(tokenizer))
 
 
-def _special_tokens(tokenizer: Any) -> dict[str, int]:
+def _special_tokens(tokenizer: Any) -> dict[str, Any]:
     end: int = tokenizer.convert_tokens_to_ids("<|endoftext|>")
     start: int = tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
     return {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start}
@@ -142,5 +142,5 @@ def _tokenizer(source: Path, target: Path) -> Any:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     content["added_tokens"] += [{"id": first + k, "content": f"<|{k / 50:.2f}|>", **plain} for k in range(TIMESTAMPS)]
     (target / "tokenizer.json").write_text(json.dumps(content))
-    ends = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
+    ends: dict[str, Any] = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
     return WhisperTokenizer.from_pretrained(str(target), **ends)
