@@ -1,6 +1,6 @@
 """Real films: runs over them end without an error, and all times and numbers in their records are right."""
 
-import json
+from itertools import pairwise
 from pathlib import Path
 
 import av
@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from reelscribe import CaptionClient, CaptionTrack, Run, Server
 from reelscribe.cli import app
+from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.tracks.captions import CaptionOptions
+from support.clip_runs import clip_server, describe, records
 from support.fake_torchserve import FakeTorchServe
 
 
@@ -24,12 +26,6 @@ def decoded(film: Path) -> list[float]:
 def times(films) -> dict[str, list[float]]:
     """The times of the frames of each film, by its name."""
     return {film.name: decoded(film) for film in films}
-
-
-def records(out: Path) -> dict[str, dict]:
-    """The record of each film, by its name."""
-    lines = (out / "annotations.jsonl").read_text().splitlines()
-    return {Path(record["source"]["path"]).name: record for record in map(json.loads, lines)}
 
 
 def test_shots_cover_all_frames_in_order(films, times, tmp_path):
@@ -61,8 +57,22 @@ async def test_captions_have_the_times_of_the_frames(films, times, tmp_path, sam
     for name, record in records(tmp_path).items():
         captions = record["captions"]
         assert (record["status"], record["caption_failures"]) == ("ok", [])
+        indices = [caption["frame_index"] for caption in captions]
+        assert indices == sorted(set(indices))
         assert [caption["pts_seconds"] for caption in captions] == pytest.approx(
-            [times[name][caption["frame_index"]] for caption in captions], abs=1e-3
+            [times[name][index] for index in indices], abs=1e-3
         )
         chosen = len(times[name]) if sampling.every else round(times[name][-1] - times[name][0])
         assert len(captions) == pytest.approx(chosen, abs=1)
+
+
+async def test_clips_follow_each_other_from_the_first_frame_to_the_end(films, times, tmp_path):
+    async with clip_server() as server:
+        await describe(tmp_path, films, server, cutting=ClipCutting("shots"))
+    for name, record in records(tmp_path).items():
+        clips = record["clips"]
+        assert (record["status"], record["clip_failures"]) == ("ok", [])
+        assert clips[0]["start"] == pytest.approx(times[name][0], abs=1e-3)
+        assert all(clip["start"] < clip["end"] for clip in clips)
+        assert all(clip["end"] <= following["start"] for clip, following in pairwise(clips))
+        assert clips[-1]["end"] > times[name][-1]
