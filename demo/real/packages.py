@@ -73,7 +73,10 @@ class DebianPackage:
         for program in ("apt-get", "dpkg-deb"):
             if shutil.which(program) is None:
                 raise FetchError(f"{self.name}: expected {program} on the PATH, which Debian has, found none")
-        _run(self.name, ["apt-get", "--quiet", "download", self.name], folder)
+        try:
+            _run(self.name, ["apt-get", "--quiet", "download", self.name], folder)
+        except FetchError as error:
+            raise FetchError(f"{error}; if apt has no lists of packages yet, run apt-get update as root") from None
         (package,) = folder.glob("*.deb")
         version = _run(self.name, ["dpkg-deb", "--field", package.name, "Version"], folder).strip()
         _run(self.name, ["dpkg-deb", "--extract", package.name, "."], folder)

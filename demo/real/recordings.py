@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,15 +132,22 @@ def _copy_distinct(target: Path, found: Sequence[tuple[Path, str, Any]]) -> None
 def _distinct(found: Sequence[tuple[Path, str, Any]]) -> Iterator[tuple[Path, str, Any]]:
     """Yield the first recording of those with the same samples, but none if their texts differ: one of them is wrong.
 
-    The same samples may be in files of other bytes, as each Ogg stream has a serial number.
+    The same samples may be in files of other bytes, but of one size, as each Ogg stream has a serial number.
     """
+    sizes = Counter(path.stat().st_size for path, _, _ in found)
     same = defaultdict(list)
     for path, name, text in found:
-        samples, _ = soundfile.read(path, dtype="int16")
-        same[hashlib.sha256(samples.tobytes()).digest()].append((path, name, text))
+        key = _digest(path) if sizes[path.stat().st_size] > 1 else name
+        same[key].append((path, name, text))
     for (path, name, text), *others in same.values():
         if all(other == text for _, _, other in others):
             yield path, name, text
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a recording's samples."""
+    samples, _ = soundfile.read(path, dtype="int16")
+    return hashlib.sha256(samples.tobytes()).hexdigest()
 
 
 def _write_texts(folder: Path, texts: dict[str, Any]) -> None:
