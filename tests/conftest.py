@@ -1,4 +1,4 @@
-"""What all tests share: which tests are slow, the demo media and the demo models."""
+"""What all tests share: which tests are slow or need real data, the demo media and the demo models."""
 
 import os
 import signal
@@ -20,14 +20,34 @@ settings.load_profile("no deadline")
 
 ROOT = Path(__file__).parents[1]
 
-SLOW_FOLDERS = {Path(__file__).parent / name for name in ("bench", "e2e")}
+REAL = Path(__file__).parent / "real"
+SLOW_FOLDERS = {REAL, *(Path(__file__).parent / name for name in ("bench", "e2e"))}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of benchmarks, and all with a real TorchServe, as slow, and let the longest ones begin first."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `scripts/test real FOLDER` say where its folder is."""
+    parser.addoption("--real-data", type=Path, default=ROOT / ".real-data", help="folder of scripts/real_data")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say that tests/real does not run."""
+    folder = config.getoption("--real-data")
+    return None if folder.is_dir() else f"real data: {folder} does not exist; scripts/test real makes it for tests/real"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests of benchmarks, with a real TorchServe or with real data as slow, and let the longest ones begin first.
+
+    Tests with real data are left out where the data have not been fetched.
+    """
     for item in items:
         if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker(pytest.mark.slow)
+        if REAL in item.path.parents:
+            item.add_marker(pytest.mark.real)
+    if not config.getoption("--real-data").is_dir():
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("real")])
+        items[:] = [item for item in items if not item.get_closest_marker("real")]
     items.sort(key=_place)
 
 

@@ -30,7 +30,7 @@ from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.results.schema import settings_text
 from reelscribe.run import messages
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions
 from reelscribe.run.tracks.track import PlannedTrack
 

@@ -9,7 +9,7 @@ from reelscribe.cluster import mail
 from reelscribe.cluster.session import SILENCE_SECONDS
 from reelscribe.errors import UsageError
 from reelscribe.run import messages
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.local_cluster import LocalCluster, LocalNode

@@ -15,7 +15,7 @@ from reelscribe.contract.source import Source
 from reelscribe.errors import NodeRefused, OutputError
 from reelscribe.results.ledger import Ledger
 from reelscribe.run import messages
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.node import Destination
 from support.patience import PATIENCE
 

@@ -6,7 +6,7 @@ import pickle
 from reelscribe.cluster import mail
 from reelscribe.cluster.remote_node import RemoteNode
 from reelscribe.run import messages
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 
 
 class LocalNode:

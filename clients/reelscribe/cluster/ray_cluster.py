@@ -26,7 +26,7 @@ from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
 from reelscribe.cluster.serving import Archive
 from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the nodes of the cluster."""

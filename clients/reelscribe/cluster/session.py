@@ -23,7 +23,7 @@ from reelscribe.cluster.remote_node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.cluster.tokens import CurrentTokens, without_tokens
 from reelscribe.errors import NodeRefused, OutputError, ReelscribeError
-from reelscribe.run.leases import NodeLost
+from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.messages import ToNode
 from reelscribe.run.node import Destination, OnMessage
 from reelscribe.run.store import Store

@@ -35,8 +35,9 @@ from reelscribe.results.schema import row_errors
 from reelscribe.run import messages
 from reelscribe.run.file_search import check_names
 from reelscribe.run.folder import RunFolder
-from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, OutcomesInOrder, Pace, PendingNodes
+from reelscribe.run.leases import LeaseBook, OutcomesInOrder, Pace
 from reelscribe.run.listing import ListedSource, Listing
+from reelscribe.run.lost_nodes import LOSSES_IN_A_ROW, NodeLost, PendingNodes
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
 from reelscribe.run.store import MemoryStore
@@ -127,8 +128,7 @@ class Run:
         self._out = Path(out)
         self._progress = progress or usual_progress()
         self._on_record = on_record
-        self._exclude, self._limit = exclude, limit
-        self._thumbnails = thumbnails
+        self._exclude, self._limit, self._thumbnails = exclude, limit, thumbnails
         self._folder = RunFolder(self._out)
         self._meter = Meter()
         self._costs: dict[str, Any] = {}
@@ -222,12 +222,10 @@ class Run:
             folder.begin(self._meter, self._progress, self._learned)
             stack.enter_context(self._progress)
             self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails), stack)
-            for task in (folder.report(self._has_first), self._tick()):
-                self._start(task)
+            self._start(folder.report(self._has_first))
+            self._start(self._tick())
             interrupted = await folder.complete(self._work())
-            return Summary(
-                self._meter.snapshot(), interrupted=interrupted, replaced_processes=self._meter.replaced_processes
-            )
+            return Summary(self._meter.snapshot(), interrupted, self._meter.replaced_processes)
 
     async def _open(self, names: Sequence[str], stack: AsyncExitStack) -> Listing:
         """Check the names, and connect to the nodes, before anything is written."""
@@ -249,11 +247,9 @@ class Run:
 
     async def _work(self) -> None:
         """Annotate all sources. Raises Stopped if the run was stopped before all of them were done."""
-        working = asyncio.create_task(self._lease_all())
         try:
-            await self._unless_broken(working)
+            await self._unless_broken(self._lease_all())
         finally:
-            await cancel_all([working])
             self._update_figures()
 
     async def _unless_broken(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
@@ -356,7 +352,7 @@ class Run:
                     raise Stopped
             else:
                 # Whoever has least comes first, so that what a busy node gives back does not return to it.
-                for session in sorted(self._sessions.values(), key=lambda each: self._book.count(each.name)):
+                for session in sorted(self._ready(), key=lambda each: self._book.count(each.name)):
                     self._lease(session)
                 await self._settle()
             await self._show_outcomes()
@@ -371,9 +367,7 @@ class Run:
             await self._wake.wait()
 
     def _lease(self, session: _Session) -> None:
-        """Lease sources to a node, if it has few."""
-        if not session.is_ready:
-            return
+        """Lease sources to a node that is ready, if it has few."""
         held = self._book.count(session.name)
         if session.figures.is_local:  # it is the only one, so nothing is left for others
             room = OPEN_SOURCES - held - len(self._in_order)
@@ -385,8 +379,8 @@ class Run:
         for path, seen_nowhere in self._book.take(session.name, room, self._sessions.keys() - {session.name}):
             source = self._leased[path]
             self._meter.leased(path, source.size, source.done_shares)
-            seen_nowhere = seen_nowhere or session.figures.is_local
-            leases.append(messages.Lease(path, source.size, source.stat, source.sha256, seen_nowhere))
+            nowhere = seen_nowhere or session.figures.is_local
+            leases.append(messages.Lease(path, source.size, source.stat, source.sha256, nowhere))
         if leases:
             session.node.send(*leases)
 

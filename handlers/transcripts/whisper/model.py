@@ -23,7 +23,7 @@ from transcripts.whisper.engine_interface import WhisperEngine
 from transcripts.whisper.log_mel import LogMel
 from transcripts.whisper.torch_engine import TorchEngine, WhisperFirstStage, WhisperSecondStage
 from transcripts.whisper.transcriber import TranscribedWindow, Window, WindowTranscriber
-from transcripts.word_pauses import fit_words
+from transcripts.word_trimming import fit_words
 
 MIN_PROGRESS = 1.0
 """Seconds by which each pass over a chunk advances at least. Otherwise, a model that ends after 0.02 s in each pass

@@ -78,7 +78,7 @@ def test_a_body_that_would_take_long_is_refused_early_and_the_others_of_its_call
 
 @pytest.mark.parametrize("body", [still(kind) for kind in ("JPEG", "PNG", "WEBP")] + [audio("WAV"), audio("OGG")])
 def test_what_takes_longer_than_a_body_may_is_refused_and_never_read_in_part(body, monkeypatch):
-    monkeypatch.setattr("worker.request_batch.MAX_SECONDS", 0)
+    monkeypatch.setattr("worker.body_file.MAX_SECONDS", 0)
     context = FakeContext()
     reader = audio_reader() if body.startswith((b"RIFF", b"OggS")) and b"WEBP" not in body[:16] else frames_reader()
     (answer,) = parsed(RequestBatch([{"body": body}], context, reader).responses([], {}))

@@ -10,7 +10,7 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Transcrip
 from synthetic.phrases import SAMPLE_RATE, recording
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
-from transcripts.word_pauses import fit_words
+from transcripts.word_trimming import fit_words
 
 
 def spoken(*levels: tuple[float, float]) -> np.ndarray:
