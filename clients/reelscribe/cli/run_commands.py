@@ -25,11 +25,12 @@ from reelscribe.cli.options.servers import (
     CaptionModel,
     ClipModel,
     ServerOptions,
+    ShotModel,
     SpeechModel,
     TranscribingModel,
     server_option,
 )
-from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
+from reelscribe.cli.options.video import ClipOptions, FrameOptions, ShotDetector, VideoOptions
 from reelscribe.cli.parser.command import flatten
 from reelscribe.cli.result_commands import describe_written
 from reelscribe.errors import UsageError, printable
@@ -146,23 +147,30 @@ def annotate(
 
 
 @flatten
-def shots(run: RunOptions, video: VideoOptions, cluster: ClusterOptions) -> None:
-    """Find the shots of videos, without a server; write one JSON line for each source to OUT/annotations.jsonl.
+def shots(
+    run: RunOptions,
+    video: VideoOptions,
+    servers: ServerOptions,
+    cluster: ClusterOptions,
+    shot_detector: ShotDetector = "reelscribe",
+    shot_model: ShotModel = None,
+) -> None:
+    """Find the shots of videos; write one JSON line for each source to OUT/annotations.jsonl.
 
-    Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
+    No server is needed, unless --shot-detector names a model. Earlier results, Ctrl-C and exit statuses are as for
+    `reelscribe caption`.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe._track_specs import ShotSpec
-        from reelscribe.run.tracks.shots import ShotOptions
+        from reelscribe._track_specs import ModelSpec, ShotSpec
 
-        options = ShotOptions(
-            video.detection(),
-            video.deinterlace,
-            video.decode_workers,
-            stall_seconds=run.stall_seconds,
-            retry_failed=run.retry_failed,
-        )
-        run_command(run, cluster, None, [ShotSpec(options)])
+        if shot_detector == "reelscribe":
+            if shot_model is not None:
+                raise UsageError("--shot-model: expected --shot-detector transnetv2 with it, as it names that model")
+            run_command(run, cluster, None, [ShotSpec(video.shot_options(run))])
+        else:
+            options = video.learned_shot_options(run)
+            found = cluster.servers(servers)
+            run_command(run, cluster, None, [ModelSpec(options, found, shot_model, servers.requests_in_flight)])
 
 
 def run_command(

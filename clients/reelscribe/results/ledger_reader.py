@@ -12,7 +12,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.fields import check_types, read_count, read_number
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
@@ -43,8 +43,9 @@ from reelscribe.results.records import (
     error_of,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
+from reelscribe.results.shots import SavedShotBatch, shots_of
 
-Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch)
+Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch)
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
@@ -178,7 +179,7 @@ class LedgerReader:
             elif kind == "clips":
                 record = replace(record, description_result=self._description_result(settings, job))
             elif kind == "shots":
-                record = replace(record, shot_result=ShotResult(_model_settings(settings), **_video_fields(job)))
+                record = replace(record, shot_result=self._shot_result(settings, job))
             else:
                 record = replace(record, transcript_result=self._transcript_result(settings, job))
         return record
@@ -209,6 +210,17 @@ class LedgerReader:
     def _description_result(self, settings: str, job: Job) -> DescriptionResult:
         results = partial(self.clip_results, job.id)
         return DescriptionResult(_model_settings(settings), **_video_fields(job), results=results)
+
+    def _shot_result(self, settings: str, job: Job) -> ShotResult:
+        result = ShotResult(_model_settings(settings), **_video_fields(job))
+        if result.video is None or result.shots or job.missing:
+            return result
+        # Our own detector finds shots when it opens a video; of a shot model, batches tell where they are.
+        batches = self._parsed_batches(job.id, SavedShotBatch.from_json)
+        marked = (frame for batch in batches for frame in batch.marked)
+        threshold = read_number("threshold", result.settings.settings["detection"]["threshold"])
+        shots, transitions = shots_of(marked, result.video, threshold)
+        return replace(result, shots=shots, transitions=transitions)
 
     def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:
         model_settings = _model_settings(settings)

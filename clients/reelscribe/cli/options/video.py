@@ -19,10 +19,20 @@ if TYPE_CHECKING:
     from reelscribe.decode.shots import ShotDetection
     from reelscribe.run.tracks.captions import CaptionOptions
     from reelscribe.run.tracks.clips import ClipOptions as ClipTrackOptions
+    from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 
 frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
 clip_option = partial(typer.Option, rich_help_panel=Heading.CLIPS)
 shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
+
+ShotDetector = Annotated[
+    Literal["reelscribe", "transnetv2"],
+    shot_option(
+        metavar="reelscribe|transnetv2",
+        help="What looks for shots: reelscribe, which needs no server, or a TransNetV2 on a server, which takes every"
+        " frame and also finds dissolves and fades.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +40,14 @@ class VideoOptions:
     """The options for all video: what counts as a cut, and how frames are decoded."""
 
     shot_threshold: Annotated[
-        float,
+        float | None,
         shot_option(
             metavar="X",
-            help="How much the pictures of two shots differ at least, as a multiple of their contrast.",
+            help="How much the pictures of two shots differ at least, as a multiple of their contrast; for transnetv2,"
+            " how probable a cut is at least.",
+            show_default="0.75; for transnetv2 0.5",
         ),
-    ] = 0.75
+    ] = None
     deinterlace: Annotated[
         bool,
         speed_option("--deinterlace/--no-deinterlace", help="Deinterlace the frames that are marked as interlaced."),
@@ -51,7 +63,31 @@ class VideoOptions:
         """Return how shots are found. Raises UsageError if the threshold is out of its range."""
         from reelscribe.decode.shots import ShotDetection
 
-        return ShotDetection(self.shot_threshold)
+        return ShotDetection() if self.shot_threshold is None else ShotDetection(self.shot_threshold)
+
+    def shot_options(self, run: RunOptions) -> ShotOptions:
+        """Return the options of our own detector of shots. Raises UsageError if the threshold is out of its range."""
+        from reelscribe.run.tracks.shots import ShotOptions
+
+        return ShotOptions(
+            self.detection(),
+            self.deinterlace,
+            self.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
+
+    def learned_shot_options(self, run: RunOptions) -> LearnedShotOptions:
+        """Return the options of a shot model. Raises UsageError if the threshold is out of its range."""
+        from reelscribe.run.tracks.shots import DEFAULT_PROBABILITY, LearnedShotOptions
+
+        return LearnedShotOptions(
+            DEFAULT_PROBABILITY if self.shot_threshold is None else self.shot_threshold,
+            self.deinterlace,
+            decode_workers=self.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
