@@ -36,12 +36,15 @@ async def read(path: Path, *spans: Span, most: int = 2) -> list[tuple[DecodedWin
     """The batches of a video, which are released, each with a copy of its windows."""
     task = VideoTask(str(path), InputSize(WINDOWING.width, WINDOWING.height))
     batches = []
-    async with asyncio.timeout(PATIENCE), DecodePool(1, most * WINDOWING.nbytes, 1) as pool:
-        async with aclosing(pool.read(ReadWindows(task, WINDOWING, most), spans or [Span()])) as items:
-            async for item in items:
-                if isinstance(item, DecodedWindowBatch):
-                    batches.append((item, item.windows.copy()))
-                    item.release()
+    async with (
+        asyncio.timeout(PATIENCE),
+        DecodePool(1, most * WINDOWING.nbytes, 1) as pool,
+        aclosing(pool.read(ReadWindows(task, WINDOWING, most), spans or [Span()])) as items,
+    ):
+        async for item in items:
+            if isinstance(item, DecodedWindowBatch):
+                batches.append((item, item.windows.copy()))
+                item.release()
     return batches
 
 
@@ -69,7 +72,12 @@ async def test_a_span_has_the_windows_that_the_whole_video_has(video):
 
 
 async def test_batches_are_as_full_as_they_may_be(video):
-    assert [(batch.first, batch.stop) for batch, _ in await read(video, most=1)] == [(0, 6), (6, 12), (12, 18), (18, 20)]
+    assert [(batch.first, batch.stop) for batch, _ in await read(video, most=1)] == [
+        (0, 6),
+        (6, 12),
+        (12, 18),
+        (18, 20),
+    ]
     assert [(batch.first, batch.stop) for batch, _ in await read(video, most=9)] == [(0, 20)]
 
 
@@ -85,7 +93,9 @@ async def test_frames_that_cannot_be_decoded_look_like_those_beside_them(tmp_pat
     write_pictures(path, "png", pictures, pix_fmt="rgb24")
     parts = path.read_bytes().split(b"\x89PNG")
     lost = {0, 1, 5}
-    path.write_bytes(parts[0] + b"".join((bytes(4) if k in lost else b"\x89PNG") + part for k, part in enumerate(parts[1:])))
+    path.write_bytes(
+        parts[0] + b"".join((bytes(4) if k in lost else b"\x89PNG") + part for k, part in enumerate(parts[1:]))
+    )
     ((batch, windows),) = await read(path)
     assert batch.undecodable == [0, 1, 5]
     assert numbers(windows) == [[2, 2, 2, 2, 2, 3, 4, 4, 6, 7], [4, 4, 6, 7, 8, 9, 10, 11, 11, 11]]

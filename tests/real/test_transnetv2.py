@@ -4,13 +4,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-import torch
-
-from shots.detector import load_weights, weights_file
-from shots.transnetv2 import TransNetV2
-from support.shot_models import middles, windows_of
 
 pytestmark = pytest.mark.real
 

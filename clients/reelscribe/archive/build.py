@@ -291,7 +291,22 @@ def _find_state_dict(path: Path, revision: str | None) -> _Weights:
             f"weights: expected a file of a TransNetV2 ({', '.join(_STATE_DICT_SUFFIXES)}) that is the only one in its"
             f" folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
         )
+    _check_state_dict(found[0])
     return _Weights(str(folder.resolve()), None, (found[0],))
+
+
+def _check_state_dict(path: Path) -> None:
+    """Raise UsageError for a file of weights that cannot be opened."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="numpy"):
+                return
+        zipfile.ZipFile(path).close()  # as torch saves them since 2020; what was there before may hold any pickle
+    except (OSError, SafetensorError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"weights: {path} is damaged, cut short or of an old format ({error}); download it again, or save it with"
+            " torch"
+        ) from None
 
 
 def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) -> _Weights:

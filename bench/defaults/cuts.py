@@ -1,6 +1,6 @@
 """Are the cuts of videos found where they are hard to find, and what does it cost to look for them?
 
-    scripts/bench defaults/shots [--videos 4] [--set tuning|held-out] [--photos FOLDER] [--footage FILE ...]
+    scripts/bench defaults/cuts [--videos 4] [--set tuning|held-out] [--photos FOLDER] [--footage FILE ...]
 
 demo/synthetic/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing.
 The threshold was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a
