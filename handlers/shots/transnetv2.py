@@ -9,8 +9,8 @@ Its input are 27 x 48 pixels of successive frames, its output two probabilities 
 - fully connected layers of all of this, with two heads.
 
 The network is made of published weights, whose shapes tell how many blocks, cells and channels it has. It computes the
-same as the published one in fewer steps: the convolutions of a frame for all rates are one, those over time are
-two-dimensional (frames x pixels), and the batch normalization is part of the weights.
+same as the published one in fewer steps: convolutions are two-dimensional, those over time of frames x pixels, and the
+batch normalization is part of their weights.
 """
 
 from __future__ import annotations
@@ -94,41 +94,37 @@ class _Block(nn.Module):
 
     def forward(self, seen: Tensor, frames: int) -> Tensor:
         """Return (B * T, 4 F, H // 2, W // 2) of (B * T, C, H, W), with T frames a window."""
-        seen = first = F.relu(self.cells[0](seen, frames))
+        seen = first = self.cells[0](seen, frames).relu_()
         for cell in self.cells[1:]:
-            seen = F.relu(cell(seen, frames))
+            seen = cell(seen, frames).relu_()
         return F.avg_pool2d(seen + first, 2)
 
 
 class _Cell(nn.Module):
-    """Convolutions of each frame, and then over time at four rates, whose outputs become channels side by side."""
+    """Convolutions of each frame, and then over time, at each rate; their outputs become channels side by side."""
 
     def __init__(self, weights: Weights, prefix: str) -> None:
         super().__init__()
-        names = [f"{prefix}Conv3D_{rate}.layers." for rate in RATES]
         scale = weights[f"{prefix}bn.weight"] * (weights[f"{prefix}bn.running_var"] + _NORM_EPSILON).rsqrt()
         shift = weights[f"{prefix}bn.bias"] - weights[f"{prefix}bn.running_mean"] * scale
-        self.space = _convolution(torch.cat([weights[f"{name}0.weight"][:, :, 0] for name in names]), padding=(1, 1))
-        self.times = nn.ModuleList(
-            _convolution(
-                weights[f"{name}1.weight"][..., 0] * scale_of_rate[:, None, None, None],
-                shift_of_rate,
-                padding=(rate, 0),
-                dilation=(rate, 1),
-            )
-            for rate, name, scale_of_rate, shift_of_rate in zip(
-                RATES, names, scale.chunk(len(RATES)), shift.chunk(len(RATES)), strict=True
-            )
-        )
+        self.spaces, self.times = nn.ModuleList(), nn.ModuleList()
+        for number, rate in enumerate(RATES):
+            of_space, of_time = (weights[f"{prefix}Conv3D_{rate}.layers.{k}.weight"] for k in range(2))
+            channels = slice(number * len(of_time), (number + 1) * len(of_time))
+            scaled = of_time[..., 0] * scale[channels, None, None, None]
+            self.spaces.append(_convolution(of_space[:, :, 0], padding=(1, 1)))
+            self.times.append(_convolution(scaled, shift[channels], padding=(rate, 0), dilation=(rate, 1)))
 
     def forward(self, seen: Tensor, frames: int) -> Tensor:
         """Return (B * T, 4 F, H, W) of (B * T, C, H, W), with T frames a window."""
         height, width = seen.shape[2:]
-        of_rates = self.space(seen).permute(0, 2, 3, 1).unflatten(0, (-1, frames)).flatten(2, 3).chunk(len(RATES), 3)
-        over_time = [
-            time(part.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) for time, part in zip(self.times, of_rates, strict=True)
-        ]
-        return torch.cat(over_time, 3).unflatten(2, (height, width)).flatten(0, 1).permute(0, 3, 1, 2)
+        of_rates = []
+        for space, time in zip(self.spaces, self.times, strict=True):
+            of_space = space(seen).permute(0, 2, 3, 1)
+            rows = of_space.reshape(-1, frames, height * width, of_space.shape[3])
+            of_rates.append(time(rows.permute(0, 3, 1, 2)))
+        joined = torch.cat(of_rates, 1).permute(0, 2, 3, 1)
+        return joined.reshape(-1, height, width, joined.shape[3]).permute(0, 3, 1, 2)
 
 
 def _histograms(windows: Tensor) -> Tensor:
@@ -175,7 +171,8 @@ def _convolution(
     height, width = kernel
     layer = nn.Conv2d(inputs, outputs, (height, width), padding=padding, dilation=dilation, bias=bias is not None)
     layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
-    return layer.to(memory_format=torch.channels_last)
+    layer.weight = nn.Parameter(layer.weight.contiguous(memory_format=torch.channels_last))
+    return layer
 
 
 def _linear(weights: Weights, name: str) -> nn.Linear:

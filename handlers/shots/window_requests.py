@@ -25,7 +25,7 @@ ACCEPTED = "windows of frames (pickle, .npy)"
 class WindowRequest:
     """The windows of one request."""
 
-    items: Sequence[WindowArray]
+    items: Sequence[WindowArray] | WindowArray
     """(T, height, width, 3) uint8 RGB each; an array of all of them where they have the same T."""
     single: bool
     """True if the client sent one window rather than several."""
