@@ -34,6 +34,11 @@ def test_a_transition_of_many_frames_is_gradual():
     assert outline(*marked(range(20, 40), (29, 30))) == [(0, 2.0, None), (31, 5.1, "gradual")]
 
 
+@pytest.mark.parametrize(("frames", "transition"), [(1, "cut"), (2, "cut"), (3, "gradual")])
+def test_a_cut_has_two_frames_at_most(frames, transition):
+    assert outline(*marked(range(20, 20 + frames), (20,)))[1] == (21, 4.1, transition)
+
+
 def test_frames_of_a_transition_that_end_no_shot_change_nothing():
     assert outline(*marked(range(20, 40), ())) == [(0, 2.0, None)]
 

@@ -16,9 +16,9 @@ from reelscribe.contract.outcomes import Failure
 from reelscribe.contract.source import Section, Transition, VideoInfo
 from reelscribe.results.jobs import SavedBatch
 
-CUT_FRAMES = 4
-"""Largest number of frames of a transition that counts as a cut. Compression and the scaling of frame rates blur cuts
-over two or three frames."""
+CUT_FRAMES = 2
+"""Largest number of frames of a transition that counts as a cut. TransNetV2 marks one frame of a cut, seldom two, and
+all frames of a dissolve (`scripts/bench defaults/cuts --set tuning --weights FOLDER`)."""
 
 
 class MarkedFrame(NamedTuple):
