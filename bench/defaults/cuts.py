@@ -35,6 +35,7 @@ from PIL import Image
 
 from lib.command import command_parser, run_command
 from reelscribe.contract.frames import InputSize
+from reelscribe.contract.shots import WindowArray
 from reelscribe.decode.shots import CutDetector, ShotDetection
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.results.shots import MarkedFrame, shots_of
@@ -47,7 +48,7 @@ SIZES = ((640, 360), (1280, 720), (1920, 1080))
 COST_FRAMES = 100
 COST_ROUNDS = 5
 EVENT_CLIPS = 8
-EVENT_FRAMES = 150
+EVENT_FRAMES = 100
 
 
 class Found(NamedTuple):
@@ -189,13 +190,12 @@ def print_costs(path: Path, footage: Sequence[Path]) -> None:
 
 def print_costs_of_network(detector: ShotDetector, path: Path, footage: Sequence[Path]) -> None:
     """Print what the network costs, and beside it the decoding to its size."""
-    windows = np.random.default_rng(0).integers(
-        0, 256, (1, WINDOWING.frames, WINDOWING.height, WINDOWING.width, 3), np.uint8
-    )
+    shape = (1, WINDOWING.frames, WINDOWING.height, WINDOWING.width, 3)
+    windows: WindowArray = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     looking = []
     for _ in range(COST_ROUNDS):
         began = time.process_time()
-        detector.detect([windows])
+        detector.detect([[*windows]])
         looking.append((time.process_time() - began) / WINDOWING.step)
     cost = statistics.median(looking)
     print(f"\n{'video':24}{'decoding':>12}{'network':>12}{'share of decoding':>19}")
