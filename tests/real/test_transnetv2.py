@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import shot_handler
+from reelscribe import wire
 from shots.detector import load_weights, weights_file
 from shots.transnetv2 import TransNetV2
 from support.fake_context import FakeContext, parsed
-from support.shot_models import film, windows_of
+from support.shot_models import film, middles, windows_of
 
 GOLDEN = Path(__file__).parents[1] / "data" / "transnetv2" / "golden.npz"
-STEP = 5
-"""Of the film's 107 windows, each fifth one is compared: they take half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +24,33 @@ def weights(part) -> Path:
 
 
 @pytest.fixture(scope="module")
-def path(part) -> Path:
-    """The film in the package's tests."""
-    return part("footage") / "test.mp4"
+def golden() -> np.ndarray:
+    """The two probabilities of each of the first frames of the film, (N, 2), as the package computes them."""
+    return np.load(GOLDEN)["probabilities"]
 
 
-def test_probabilities_are_those_of_the_package(weights, path):
-    golden, frames = np.load(GOLDEN), film(path)
-    if hashlib.sha256(frames.tobytes()).hexdigest() != str(golden["frames_sha256"]):
+@pytest.fixture(scope="module")
+def windows(part, golden) -> np.ndarray:
+    """The windows of these frames."""
+    frames = film(part("footage") / "test.mp4")[: len(golden)]
+    if hashlib.sha256(frames.tobytes()).hexdigest() != str(np.load(GOLDEN)["frames_sha256"]):
         pytest.skip("this FFmpeg scales frames otherwise than that with which golden.npz was made")
-    network, windows = TransNetV2(load_weights(weights_file(weights))), windows_of(frames)
-    assert len(golden["probabilities"]) == len(frames) == 5301
-    for number in range(0, len(windows), STEP):
-        with torch.inference_mode():
-            (got,) = network(torch.from_numpy(windows[number : number + 1])).numpy()
-        expected = golden["probabilities"][50 * number : 50 * number + 50]
-        np.testing.assert_allclose(got[25 : 25 + len(expected)], expected, rtol=0, atol=1e-5)
+    return windows_of(frames)
 
 
-async def test_a_run_finds_the_shots_that_follow_from_these_probabilities(weights, path, tmp_path):
+def test_the_network_computes_the_probabilities_of_the_package(weights, windows, golden):
+    network = TransNetV2(load_weights(weights_file(weights)))
+    with torch.inference_mode():
+        got = np.concatenate([network(torch.from_numpy(window[None])).numpy() for window in windows])
+    assert (golden[:, 0] > 0.5).sum() > 10
+    np.testing.assert_allclose(middles(got, len(golden)), golden, rtol=0, atol=1e-5)
+
+
+def test_the_handler_answers_with_these_probabilities(weights, windows, golden):
     context = FakeContext({"model": str(weights)})
     shot_handler.handle(None, context)
-    context.headers = [{"describe": "True"}]
-    (description,) = parsed(shot_handler.handle([{"body": b""}], context))
-    context.headers = []
-    del description["machine"]
+    body = b"".join(wire.pack({"windows": windows[-3:]}))
+    (answers,) = parsed(shot_handler.handle([{"body": body}], context))
+    got = np.stack([np.stack([each["cut"], each["transition"]], 1) for each in answers])
+    first = 50 * (len(windows) - 3)
+    np.testing.assert_allclose(middles(got, len(golden) - first), golden[first:], rtol=0, atol=6e-5)  # four decimals
