@@ -91,9 +91,10 @@ class WindowReader:
             raise FramesError(f"windows: expected uint8 (0 to 255), got {windows.dtype}; convert before sending")
         size = (self._windowing.height, self._windowing.width, 3)
         if windows.ndim != dimensions or windows.shape[-3:] != size or not windows.size:
+            got = windows.shape if windows.size else "no pixel"
             raise FramesError(
-                f"windows: expected (N, T) or (T) frames of {size} RGB, at least one, got {windows.shape}; scale frames"
-                " before sending"
+                f"windows: expected (N, T) or (T) frames of {size} RGB, at least one, got {got}; scale frames before"
+                " sending"
             )
         if windows.shape[-4] > self._windowing.frames:
             raise LimitExceeded(
