@@ -96,6 +96,20 @@ def test_a_shot_model_is_asked_where_its_detector_is_chosen(started):
     assert started["shots"].options == LearnedShotOptions(0.25, deinterlace=True)
 
 
+def test_clips_and_frames_are_of_the_shots_of_the_model_that_is_chosen(started):
+    learned = ["a.mp4", "-o", "out", "--shot-detector", "transnetv2", "--shot-threshold", "0.25"]
+    CliRunner().invoke(app, ["caption", *learned, "--model", "captioner", "--per-shot", "1"])
+    assert started["captions"].options.needs_shots
+    assert started["captions"].options.detection == ShotDetection()
+    assert started["shots"].options == LearnedShotOptions(0.25)
+    started.clear()
+    CliRunner().invoke(app, ["annotate", *learned, "--clips", "shots"])
+    assert started["clips"].options.needs_shots
+    assert {"shots", "transcripts"} <= started.keys()
+    CliRunner().invoke(app, ["annotate", *learned, "--clips", "windows"])
+    assert not started["clips"].options.needs_shots
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -12,7 +12,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe.contract.fields import check_types, read_count, read_number
+from reelscribe.contract.fields import check_types, read_count
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
@@ -43,7 +43,7 @@ from reelscribe.results.records import (
     error_of,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
-from reelscribe.results.shots import SavedShotBatch, shots_of
+from reelscribe.results.shots import SavedShotBatch, shots_of_job
 
 Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch)
 
@@ -213,13 +213,10 @@ class LedgerReader:
 
     def _shot_result(self, settings: str, job: Job) -> ShotResult:
         result = ShotResult(_model_settings(settings), **_video_fields(job))
-        if result.video is None or result.shots or job.missing:
+        if not isinstance(job.opened, SavedVideo) or job.missing:
             return result
-        # Our own detector finds shots when it opens a video; of a shot model, batches tell where they are.
         batches = self._parsed_batches(job.id, SavedShotBatch.from_json)
-        marked = (frame for batch in batches for frame in batch.marked)
-        threshold = read_number("threshold", result.settings.settings["detection"]["threshold"])
-        shots, transitions = shots_of(marked, result.video, threshold)
+        shots, transitions = shots_of_job(job.opened, result.settings.settings, batches)
         return replace(result, shots=shots, transitions=transitions)
 
     def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:

@@ -7,14 +7,14 @@ a record is read, as those of one batch may begin in the batch before.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reelscribe.contract.fields import read_confidence, read_count, read_number, read_text
 from reelscribe.contract.outcomes import Failure
 from reelscribe.contract.source import Section, Transition, VideoInfo
-from reelscribe.results.jobs import SavedBatch
+from reelscribe.results.jobs import SavedBatch, SavedVideo
 
 CUT_FRAMES = 2
 """Largest number of frames of a transition that counts as a cut. TransNetV2 marks one frame of a cut, seldom two, and
@@ -116,6 +116,25 @@ def shots_of(
     seconds = [video.start_seconds, *(end.end_seconds for end in ends), video.end_seconds]
     shots = [Section(*each) for each in zip(edges, edges[1:], seconds, seconds[1:], strict=False)]
     return shots, transitions
+
+
+def shots_of_job(
+    opened: SavedVideo, settings: Mapping[str, Any], batches: Iterable[SavedShotBatch]
+) -> tuple[Sequence[Section], Sequence[Transition | None]]:
+    """Return the shots that a job has found, with all of its results.
+
+    Args:
+        opened: The video. Our own detector finds its shots when it opens it.
+        settings: Everything except the model that decides the shots, as JSON.
+        batches: The saved batches of a shot model, in order.
+
+    Returns:
+        The shots in order, and how each follows the one before; nothing of the latter if the detector does not tell.
+    """
+    if opened.shots is not None:
+        return opened.shots, ()
+    threshold = read_number("threshold", settings["detection"]["threshold"])
+    return shots_of((frame for batch in batches for frame in batch.marked), opened.info, threshold)
 
 
 def _runs(marked: Iterable[MarkedFrame]) -> list[list[MarkedFrame]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from reelscribe.cli.options.run import RunOptions, output_option, speed_option
+from reelscribe.cli.options.servers import ShotModel
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
 
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
 clip_option = partial(typer.Option, rich_help_panel=Heading.CLIPS)
 shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
-
-ShotDetector = Annotated[
-    Literal["reelscribe", "transnetv2"],
-    shot_option(
-        metavar="reelscribe|transnetv2",
-        help="What looks for shots: reelscribe, which needs no server, or a TransNetV2 on a server, which takes every"
-        " frame and also finds dissolves and fades.",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +40,15 @@ class VideoOptions:
             show_default="0.75; for transnetv2 0.5",
         ),
     ] = None
+    shot_detector: Annotated[
+        Literal["reelscribe", "transnetv2"],
+        shot_option(
+            metavar="reelscribe|transnetv2",
+            help="What looks for shots: reelscribe, which needs no server, or a TransNetV2 on a server, which takes"
+            " every frame and also finds dissolves and fades.",
+        ),
+    ] = "reelscribe"
+    shot_model: ShotModel = None
     deinterlace: Annotated[
         bool,
         speed_option("--deinterlace/--no-deinterlace", help="Deinterlace the frames that are marked as interlaced."),
@@ -59,11 +60,19 @@ class VideoOptions:
         ),
     ] = 2
 
+    @property
+    def asks_shot_model(self) -> bool:
+        """Return `True` if a model looks for shots. Raises UsageError if a model is named that is not asked."""
+        if self.shot_detector == "reelscribe" and self.shot_model is not None:
+            raise UsageError("--shot-model: expected --shot-detector transnetv2 with it, as it names that model")
+        return self.shot_detector != "reelscribe"
+
     def detection(self) -> ShotDetection:
-        """Return how shots are found. Raises UsageError if the threshold is out of its range."""
+        """Return how our own detector finds shots. Raises UsageError if the threshold is out of its range."""
         from reelscribe.decode.shots import ShotDetection
 
-        return ShotDetection() if self.shot_threshold is None else ShotDetection(self.shot_threshold)
+        own = None if self.asks_shot_model else self.shot_threshold
+        return ShotDetection() if own is None else ShotDetection(own)
 
     def shot_options(self, run: RunOptions) -> ShotOptions:
         """Return the options of our own detector of shots. Raises UsageError if the threshold is out of its range."""
@@ -183,6 +192,7 @@ class ClipOptions:
             deinterlace=video.deinterlace,
             clips_per_request=self.clips_per_request,
             decode_workers=video.decode_workers,
+            model_shots=video.asks_shot_model,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )
@@ -301,6 +311,7 @@ class FrameOptions:
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,
             decode_workers=video.decode_workers,
+            model_shots=video.asks_shot_model,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )

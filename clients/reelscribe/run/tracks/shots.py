@@ -16,7 +16,7 @@ from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import Failure, SourceError, Utterance
 from reelscribe.contract.shots import WindowAnswer, WindowArray
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import VERSION, ShotDetection
 from reelscribe.decode.video import VideoTask
@@ -24,7 +24,7 @@ from reelscribe.decode_pool.frames import ReadFrames, damage
 from reelscribe.decode_pool.windows import DecodedWindowBatch, ReadWindows
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
-from reelscribe.results.jobs import UNDECODABLE, Job, SavedSource, SavedVideo
+from reelscribe.results.jobs import UNDECODABLE, Job, SavedVideo
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.shots import MarkedFrame, SavedShotBatch
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
@@ -53,7 +53,7 @@ class ShotMedium(Medium):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,  # noqa: ARG002 - a video whose shots are known is not read
+        shots: Sequence[Section] | None,  # noqa: ARG002 - a video whose shots are known is not read
         thumbnails: ThumbnailTask | None,  # noqa: ARG002 - no frames are chosen
         utterances: Sequence[Utterance],  # noqa: ARG002 - shots do not depend on them
     ) -> ReadFrames:
@@ -134,7 +134,7 @@ class LearnedShotMedium(Medium):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,  # noqa: ARG002 - nothing that was found before is of use
+        shots: Sequence[Section] | None,  # noqa: ARG002 - it is here that they are found
         thumbnails: ThumbnailTask | None,  # noqa: ARG002 - frames are too small
         utterances: Sequence[Utterance],  # noqa: ARG002 - shots do not depend on them
     ) -> ReadWindows:
