@@ -22,7 +22,7 @@ from support.local_cluster import LocalCluster
 from support.odd_library import write_sound
 from support.patience import PATIENCE
 from support.sending import no_waiting
-from support.shot_runs import records, shot_server, spec, windows_sent, write_video
+from support.shot_runs import answers, records, shot_server, spec, windows_sent, write_video
 
 CLIPS = ClipOptions(cutting=ClipCutting("shots"), decode_workers=1, model_shots=True)
 FRAMES = CaptionOptions(Sampling(per_shot=1), decode_workers=1, model_shots=True)
@@ -77,9 +77,7 @@ async def test_shots_that_are_known_are_not_looked_for_again(video, out):
 
 async def test_without_shots_there_are_no_clips_and_the_record_says_why(video, out, tmp_path, media):
     async def refuse(request):
-        return (
-            refused(422, "FramesError", "no") if request.tree["windows"].any() else await shot_server().answer(request)
-        )
+        return refused(422, "FramesError", "no") if request.tree["windows"].any() else await answers(request)
 
     write_sound(tmp_path / "sound.mp4", media / "spoken.mp4")
     async with clip_server() as clips, shot_server(refuse) as shots:
