@@ -60,7 +60,10 @@ def _place(item: pytest.Item) -> int:
     return next((k for k, name in enumerate(LONGEST, 1) if name in item.nodeid), len(LONGEST) + 1)
 
 
-OWN_SERVERS = ("test_clip_run", "test_ray", "test_models", "test_owned_server", "test_server_life", "test_torture")
+OWN_SERVERS = (
+    *("test_clip_run", "test_ray", "test_models", "test_owned_server", "test_server_life", "test_shot_run"),
+    "test_torture",
+)
 """Files of e2e/ that use none of the shared servers."""
 
 

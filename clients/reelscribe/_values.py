@@ -24,7 +24,7 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Source, Transition, VideoInfo
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.notebook import Moment, strip
@@ -105,6 +105,7 @@ class SavedShot:
     end: float
     start_frame: int
     end_frame: int
+    transition: Transition | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -187,11 +188,14 @@ def revision_of(settings: ModelSettings, model: Any) -> str:
     commit = getattr(model.config, "_commit_hash", None) or (settings.weights and settings.revision)
     if commit:
         return str(commit)
-    digest = hashlib.sha256()
     folder = Path(settings.pretrained) if settings.converted is None else settings.converted_folder
     files = sorted(folder.glob("*.safetensors" if settings.converted is None else "*"))
-    if not files:
-        return "unknown"
+    return digest_of(files) if files else "unknown"
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """Return "sha256:" with 16 hex digits of the digest of the bytes of files, in their order."""
+    digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
             while block := file.read(2**20):

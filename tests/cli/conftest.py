@@ -9,7 +9,7 @@ from reelscribe._track_specs import PictureSpec, TrackSpec
 from reelscribe.cli import run_commands
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
-from reelscribe.run.tracks.shots import ShotOptions
+from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 
 
@@ -36,4 +36,10 @@ def started(monkeypatch) -> dict[str, Any]:
     return last
 
 
-NAMES = {CaptionOptions: "captions", ClipOptions: "clips", SpeechOptions: "transcripts", ShotOptions: "shots"}
+NAMES = {
+    CaptionOptions: "captions",
+    ClipOptions: "clips",
+    SpeechOptions: "transcripts",
+    ShotOptions: "shots",
+    LearnedShotOptions: "shots",
+}

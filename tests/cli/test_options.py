@@ -13,7 +13,7 @@ from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.tracks.captions import CaptionOptions
-from reelscribe.run.tracks.shots import ShotOptions
+from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import CLIPS, DESCRIPTION
 
@@ -85,6 +85,43 @@ def test_what_counts_as_a_cut_reaches_the_run(started):
     assert started["shots"].options == ShotOptions(ShotDetection(0.5))
     CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", "--per-shot", "2", *cut])
     assert started["captions"].options.detection == ShotDetection(0.5)
+
+
+def test_a_shot_model_is_asked_where_its_detector_is_chosen(started):
+    learned = ["shots", "a.mp4", "-o", "out", "--shot-detector", "transnetv2", "--server", "http://gpu:1"]
+    CliRunner().invoke(app, [*learned, "--shot-model", "mine", "--decode-workers", "3"])
+    assert started["shots"].options == LearnedShotOptions(decode_workers=3)
+    assert (started["shots"].name, started["shots"].found[0].server.url) == ("mine", "http://gpu:1")
+    CliRunner().invoke(app, [*learned, "--shot-threshold", "0.25", "--deinterlace"])
+    assert started["shots"].options == LearnedShotOptions(0.25, deinterlace=True)
+
+
+def test_clips_and_frames_are_of_the_shots_of_the_model_that_is_chosen(started):
+    learned = ["a.mp4", "-o", "out", "--shot-detector", "transnetv2", "--shot-threshold", "0.25"]
+    CliRunner().invoke(app, ["caption", *learned, "--model", "captioner", "--per-shot", "1"])
+    assert started["captions"].options.needs_shots
+    assert started["captions"].options.detection == ShotDetection()
+    assert started["shots"].options == LearnedShotOptions(0.25)
+    started.clear()
+    CliRunner().invoke(app, ["annotate", *learned, "--clips", "shots"])
+    assert started["clips"].options.needs_shots
+    assert {"shots", "transcripts"} <= started.keys()
+    CliRunner().invoke(app, ["annotate", *learned, "--clips", "windows"])
+    assert not started["clips"].options.needs_shots
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--shot-model", "mine"], "--shot-model: expected --shot-detector transnetv2 with it"),
+        (["--shot-detector", "other"], "'other' is not one of 'reelscribe', 'transnetv2'"),
+        (["--shot-detector", "transnetv2", "--shot-threshold", "1"], "shot threshold: expected a probability"),
+    ],
+)
+def test_options_of_shots_that_do_not_go_together_are_refused(started, words, reason):
+    result = CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *words], env={"COLUMNS": "200"})
+    assert (result.exit_code, started) == (2, {})
+    assert reason in result.output
 
 
 @pytest.mark.parametrize("given", [(), ("--deinterlace",)])

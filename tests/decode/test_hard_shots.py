@@ -6,7 +6,7 @@ from support.shots import cuts_of
 from synthetic.shot_scenes import KINDS, scene_of, write_scene
 
 VIDEOS = 1
-"""Videos of each kind; `scripts/bench defaults/shots` looks at more."""
+"""Videos of each kind; `scripts/bench defaults/cuts` looks at more."""
 
 
 @pytest.fixture(scope="module")

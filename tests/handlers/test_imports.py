@@ -16,8 +16,8 @@ HANDLERS = Path(__file__).parents[2] / "handlers"
 FILES = sorted(path.relative_to(HANDLERS) for path in HANDLERS.rglob("*.py"))
 SHARED = ("reelscribe.contract", "reelscribe.wire", "reelscribe.errors")
 LAYERS = [
-    {"caption_handler", "clip_handler", "speech_handler"},
-    {"captions", "clips", "transcripts"},
+    {"caption_handler", "clip_handler", "shot_handler", "speech_handler"},
+    {"captions", "clips", "shots", "transcripts"},
     {"worker"},
     {"pipeline"},
     {"runtime"},

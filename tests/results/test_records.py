@@ -169,8 +169,8 @@ def test_a_record_of_a_transcript_has_the_fields_of_its_audio(line):
 def test_a_record_of_shots_has_their_times_and_frames(line):
     value = json.loads(line(SHOTS))
     assert value["shots"] == [
-        {"start": 0.0, "end": 0.3, "start_frame": 0, "end_frame": 3},
-        {"start": 0.3, "end": 0.5, "start_frame": 3, "end_frame": 5},
+        {"start": 0.0, "end": 0.3, "start_frame": 0, "end_frame": 3, "transition": None},
+        {"start": 0.3, "end": 0.5, "start_frame": 3, "end_frame": 5, "transition": None},
     ]
     assert (value["shot_settings"], value["media"]["frames"]) == (ADAPTIVE.id, 5)
     assert (value["captions"], value["caption_settings"], value["audio"]) == ([], None, None)

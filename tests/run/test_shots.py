@@ -27,9 +27,9 @@ from support.videos import write_pictures
 
 LENGTHS = (20, 1, 30)
 SHOTS = [
-    {"start": 0.0, "end": 0.8, "start_frame": 0, "end_frame": 20},
-    {"start": 0.8, "end": 0.84, "start_frame": 20, "end_frame": 21},
-    {"start": 0.84, "end": 2.04, "start_frame": 21, "end_frame": 51},
+    {"start": 0.0, "end": 0.8, "start_frame": 0, "end_frame": 20, "transition": None},
+    {"start": 0.8, "end": 0.84, "start_frame": 20, "end_frame": 21, "transition": None},
+    {"start": 0.84, "end": 2.04, "start_frame": 21, "end_frame": 51, "transition": None},
 ]
 
 

@@ -7,12 +7,18 @@ import pytest
 from aiohttp import web
 
 from reelscribe.client.endpoint import Server
-from reelscribe.contract.descriptions import CaptionerDescription, ModelDescription, SpeechDescription
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ModelDescription,
+    ShotModelDescription,
+    SpeechDescription,
+)
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, ManagedServer
 from support.fake_management import FakeManagement, FakeVersion
 from support.fake_torchserve import DESCRIPTION, SPEECH, FakeTorchServe
+from support.shot_runs import SHOTS
 
 
 @asynccontextmanager
@@ -74,8 +80,9 @@ async def test_a_worker_that_has_died_is_not_the_end_of_the_search():
 
 
 async def test_where_models_cannot_be_listed_usual_names_are_tried():
-    models = {"blip2": DESCRIPTION, "whisper": SPEECH}
+    models = {"blip2": DESCRIPTION, "whisper": SPEECH, "transnetv2": SHOTS}
     assert await find(models, CaptionerDescription, listed=False) == "blip2"
+    assert await find(models, ShotModelDescription, listed=False) == "transnetv2"
     assert await find(models, SpeechDescription, listed=False) == "whisper"
 
 
@@ -101,6 +108,7 @@ async def test_where_models_cannot_be_listed_usual_names_are_tried():
             "expected a speech model there, but it has a; name it with --model",
         ),
         ({}, SpeechDescription, True, "but it has no models"),
+        ({"a": SPEECH}, ShotModelDescription, True, "expected a shot model there, but it has a; name it with --shot-m"),
         (
             {"ours": DESCRIPTION},
             CaptionerDescription,

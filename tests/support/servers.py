@@ -28,7 +28,7 @@ WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames
 
 def every_frame(command: str, words: list[str]) -> list[str]:
     """The option for all frames, so that runs have something to do, unless `words` choose or nothing is captioned."""
-    return [] if command == "transcribe" or WAYS_OF_CHOOSING & {*words} else ["--all-frames"]
+    return [] if command in ("transcribe", "shots") or WAYS_OF_CHOOSING & {*words} else ["--all-frames"]
 
 
 class RunningServer(Serving):
@@ -72,7 +72,11 @@ class RunningServer(Serving):
         """The same with the model as a command line, for a process of its own; without the server if nodes serve."""
         words = list(map(str, arguments))
         access = ["--server", self.url, "--key-file", str(self.instance.key_file)]
-        served = ["--model", self.model, *([] if "--serve-nodes" in words else access)]
+        served = [
+            "--shot-model" if name == "shots" else "--model",
+            self.model,
+            *([] if "--serve-nodes" in words else access),
+        ]
         return [sys.executable, "-m", "reelscribe.cli", name, *served, *every_frame(name, words), *words]
 
     async def post(self, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:

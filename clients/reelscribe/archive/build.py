@@ -24,7 +24,7 @@ from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, chec
 from reelscribe.archive.handler_files import pack_handler
 from reelscribe.errors import OutputError, UsageError
 
-KINDS = ("caption", "speech", "clip")
+KINDS = ("caption", "speech", "clip", "shot")
 """The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
 
 WEIGHTS_FOLDER = "weights"
@@ -50,6 +50,7 @@ same time, n batches take (n + 1) / 2n of the time of one process: 5/8 for four.
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_STATE_DICT_SUFFIXES = (".safetensors", ".pth", ".pt")
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
 _NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
@@ -133,7 +134,8 @@ def build(
     Args:
         name: The model's name.
         kind: The kind of handler, one of KINDS.
-        weights: A directory with weights in safetensors format, or a hub name.
+        weights: A directory with weights in safetensors format, or a hub name. For shots, a file with the state dict of
+            a TransNetV2, or its directory.
         model_store: Where to write the archive; created if necessary.
         version: The model's version; by default 1.0, and then it is not part of the file name.
         revision: Branch, tag or commit on the hub; by default the newest commit. The archive records the commit.
@@ -266,6 +268,8 @@ def _add_files(files: Sequence[Path], archive: Path, folder: str) -> None:
 
 def _find_weights(weights: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     directory = Path(weights)
+    if kind == "shot":
+        return _find_state_dict(directory, revision)
     if directory.is_dir():
         if revision is not None:
             raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
@@ -273,6 +277,36 @@ def _find_weights(weights: str, kind: str, revision: str | None, *, download: bo
     if weights.count("/") == 1 and not weights.startswith((".", "/")):
         return _find_on_hub(weights, kind, revision, download=download)
     raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
+
+
+def _find_state_dict(path: Path, revision: str | None) -> _Weights:
+    """Find the weights of a shot model: the only file of weights in a folder, or that file itself."""
+    if revision is not None:
+        raise UsageError("revision: the weights of a shot model have none; leave it out")
+    folder = path if path.is_dir() else path.parent
+    found = sorted(each for suffix in _STATE_DICT_SUFFIXES for each in folder.glob(f"*{suffix}"))
+    if len(found) != 1 or path not in (folder, found[0]):
+        got = ", ".join(each.name for each in found) or "none"
+        raise UsageError(
+            f"weights: expected a file of a TransNetV2 ({', '.join(_STATE_DICT_SUFFIXES)}) that is the only one in its"
+            f" folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
+        )
+    _check_state_dict(found[0])
+    return _Weights(str(folder.resolve()), None, (found[0],))
+
+
+def _check_state_dict(path: Path) -> None:
+    """Raise UsageError for a file of weights that cannot be opened."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="numpy"):
+                return
+        zipfile.ZipFile(path).close()  # as torch saves them since 2020; what was there before may hold any pickle
+    except (OSError, SafetensorError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"weights: {path} is damaged, cut short or of an old format ({error}); download it again, or save it with"
+            " torch"
+        ) from None
 
 
 def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) -> _Weights:

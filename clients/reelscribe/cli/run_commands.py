@@ -35,7 +35,7 @@ from reelscribe.cli.result_commands import describe_written
 from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
-    from reelscribe._track_specs import TrackSpec
+    from reelscribe._track_specs import ModelSpec, TrackSpec
     from reelscribe.export.subtitles import CueSource
     from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
@@ -70,7 +70,7 @@ def caption(
         of_clips = ModelSpec(clips.clip_options(run, video, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, video), found, model, in_flight)
         track = of_clips if clips.wanted else PictureSpec(of_frames, of_clips)
-        run_command(run, cluster, None, [track], frames.thumbnails)
+        run_command(run, cluster, None, [track, *_shot_tracks(run, video, servers, cluster)], frames.thumbnails)
 
 
 @flatten
@@ -142,27 +142,39 @@ def annotate(
             tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
         if model or not (clips.wanted or clip_model):
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
+        tracks += _shot_tracks(run, video, servers, cluster)
         run_command(run, cluster, cues, tracks, frames.thumbnails)
 
 
 @flatten
-def shots(run: RunOptions, video: VideoOptions, cluster: ClusterOptions) -> None:
-    """Find the shots of videos, without a server; write one JSON line for each source to OUT/annotations.jsonl.
+def shots(
+    run: RunOptions,
+    video: VideoOptions,
+    servers: ServerOptions,
+    cluster: ClusterOptions,
+) -> None:
+    """Find the shots of videos; write one JSON line for each source to OUT/annotations.jsonl.
 
-    Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
+    No server is needed, unless --shot-detector names a model. Earlier results, Ctrl-C and exit statuses are as for
+    `reelscribe caption`.
     """
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ShotSpec
-        from reelscribe.run.tracks.shots import ShotOptions
 
-        options = ShotOptions(
-            video.detection(),
-            video.deinterlace,
-            video.decode_workers,
-            stall_seconds=run.stall_seconds,
-            retry_failed=run.retry_failed,
-        )
-        run_command(run, cluster, None, [ShotSpec(options)])
+        tracks: list[TrackSpec] = [*_shot_tracks(run, video, servers, cluster)]
+        run_command(run, cluster, None, tracks or [ShotSpec(video.shot_options(run))])
+
+
+def _shot_tracks(
+    run: RunOptions, video: VideoOptions, servers: ServerOptions, cluster: ClusterOptions
+) -> list[ModelSpec]:
+    """Return the track that finds shots with a model; none if our own detector finds them."""
+    from reelscribe._track_specs import ModelSpec
+
+    if not video.asks_shot_model:
+        return []
+    found = cluster.servers(servers)
+    return [ModelSpec(video.learned_shot_options(run), found, video.shot_model, servers.requests_in_flight)]
 
 
 def run_command(

@@ -1,4 +1,4 @@
-"""Clients of captioners, speech models and clip models, which return an answer or an error for each item.
+"""Clients of captioners, speech models, clip models and shot models, which return an answer or an error for each item.
 
 An operation has everything in which kinds of requests differ: it packs items into the body of a request, parses the
 answers, and joins the items of several sources. `ModelClient` sends it, and `joining.py` forms requests of it. Items
@@ -21,9 +21,15 @@ from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balan
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.clips import Clip, ClipDescription
-from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, SpeechDescription
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ClipModelDescription,
+    ShotModelDescription,
+    SpeechDescription,
+)
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
 from reelscribe.contract.shared_memory import SharedMemory
+from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, brief
 
@@ -42,7 +48,7 @@ ItemAnswer = TypeVar("ItemAnswer")
 
 
 class _Items(Protocol):
-    """An array of frames, or a sequence of chunks or clips."""
+    """An array of frames or windows, or a sequence of chunks or clips."""
 
     def __len__(self) -> int: ...
 
@@ -141,6 +147,27 @@ def describing_clips(description: ClipModelDescription | None) -> Operation[Sequ
         probe=black,
         probe_name="a black clip",
         join_seconds=JOIN_CLIPS_SECONDS,
+    )
+
+
+def finding_shots(description: ShotModelDescription) -> Operation[WindowArray, WindowAnswer]:
+    """Return the operation that looks at windows of frames, (N, T, height, width, 3) uint8 RGB.
+
+    Args:
+        description: The shot model.
+    """
+    windowing = description.windowing
+
+    def parse(value: Any, count: int) -> list[WindowAnswer]:
+        return [WindowAnswer.from_json(each, windowing.frames) for each in _list_of(count, "windows", value)]
+
+    return Operation(
+        pack=lambda windows: wire.pack({"windows": windows}),
+        parse=parse,
+        nbytes=lambda windows: windows.nbytes,
+        join=np.concatenate,
+        probe=np.zeros((1, windowing.frames, windowing.height, windowing.width, 3), np.uint8),
+        probe_name="a black window",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from reelscribe.cluster.mail import Call
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind
@@ -93,6 +93,10 @@ class StoreLink:
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
         """See `Ledger.utterances`."""
         return self._ask("utterances", job)
+
+    def shots(self, job: int) -> asyncio.Future[list[Section]]:
+        """See `Ledger.shots`."""
+        return self._ask("shots", job)
 
     def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
         """See `Ledger.save_opened`."""

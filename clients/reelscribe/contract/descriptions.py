@@ -1,7 +1,7 @@
 """Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-Captioners, speech models and clip models share the fields of `ModelDescription`. The JSON of a description is part of
-the protocol between client and server. Two models with the same `identity` give the same answers.
+Captioners, speech models, clip models and shot models share the fields of `ModelDescription`. The JSON of a description
+is part of the protocol between client and server. Two models with the same `identity` give the same answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.fields import check_types, read_count, read_list, read_number
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
+from reelscribe.contract.shots import Windowing
 from reelscribe.errors import ServerError, printable
 
 MAX_ITEM_BYTES = 64 * 2**20
@@ -33,6 +34,7 @@ _NOT_IN_IDENTITY = {
     "max_side",
     "max_chunks",
     "max_clips",
+    "max_windows",
     "workers",
     "response_seconds",
     "stages",
@@ -60,7 +62,7 @@ class ModelDescription:
     """The fields that every kind of model has."""
 
     kind: ClassVar[str]
-    """Name of this kind of model in error messages: "caption", "speech" or "clip"."""
+    """Name of this kind of model in error messages: "caption", "speech", "clip" or "shot"."""
     marker: ClassVar[str]
     """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
@@ -77,7 +79,7 @@ class ModelDescription:
     dtype: str
     """Name of the data type that the model computes in: one of torch's, such as "bfloat16", or one of the engine's."""
     device_batch: int
-    """Number of frames or chunks that run through the model at once."""
+    """Number of frames, chunks, clips or windows that run through the model at once."""
     workers: int = 1
     """Number of workers that serve the model, on all its servers together."""
     response_seconds: float = 120
@@ -274,4 +276,31 @@ class ClipModelDescription(ModelDescription):
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
         fields = super()._fields_from_json(value)
         fields["budget"] = ClipBudget.from_json(fields["budget"])
+        return fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShotModelDescription(ModelDescription):
+    """Description of a shot model."""
+
+    kind: ClassVar[str] = "shot"
+    marker: ClassVar[str] = "max_windows"
+    limits: ClassVar[tuple[str, ...]] = ("max_windows",)
+    tuple_fields: ClassVar[tuple[str, ...]] = ("devices",)
+
+    windowing: Windowing
+    """The windows of frames that it takes."""
+    max_windows: int
+    """Largest number of windows in one request."""
+
+    def check(self) -> None:
+        """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
+        super().check()
+        self.windowing.check()
+        read_count("windowing", self.windowing.nbytes, 1, MAX_ITEM_BYTES)
+
+    @classmethod
+    def _fields_from_json(cls, value: Any) -> dict[str, Any]:
+        fields = super()._fields_from_json(value)
+        fields["windowing"] = Windowing.from_json(fields["windowing"])
         return fields

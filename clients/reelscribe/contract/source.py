@@ -88,6 +88,10 @@ def shown_size(width: int, height: int, rotation: int, pixel_aspect: float) -> t
     return (height, width) if rotation in (90, 270) else (width, height)
 
 
+Transition = Literal["cut", "gradual"]
+"""The way in which a shot follows the one before it: at once, or by a dissolve, a fade or a wipe."""
+
+
 class Section(NamedTuple):
     """A part of a video, by frames and by time: a shot or a clip."""
 

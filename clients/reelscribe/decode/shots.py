@@ -30,7 +30,7 @@ VERSION = "1"
 """Version of the detection, which changes when it finds other shots."""
 
 DEFAULT_THRESHOLD = 0.75
-"""Chosen with the videos of `scripts/bench defaults/shots --set tuning`."""
+"""Chosen with the videos of `scripts/bench defaults/cuts --set tuning`."""
 
 FLASH_FRAMES = 6
 """Largest number of frames that may interrupt a shot, which then goes on."""

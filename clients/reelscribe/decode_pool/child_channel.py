@@ -1,8 +1,8 @@
 """The decode process's end of its connection to the parent; `watched_process.py` holds the other end.
 
 `ChildChannel` has commands, replies and slots. `Feed` fills slots with what is read of a file, and sends them in
-batches; `frames.py`, `clips.py` and `audio.py` say what their batches are made of. `KeptFile` is the file that stays
-open between commands. The replies are::
+batches; `frames.py`, `clips.py`, `windows.py` and `audio.py` say what their batches are made of. `KeptFile` is the file
+that stays open between commands. The replies are::
 
     {"opened": {...}}                                    facts about the file; some kinds send them again at its end
     {"batch": {"first", "stop", "anchor", "slot", ...}}  everything from number `first` to before `stop`

@@ -15,10 +15,10 @@ Read the header of a file::
     <- {"read_header": path}
     -> {"header": {"seconds", "frames_per_second"}}               or an error
 
-Read the frames, the clips or the audio of a file::
+Read the frames, the clips, the windows or the audio of a file::
 
-    <- {"read_frames": {...}}, {"read_clips": {...}}              see frames.py, clips.py
-       or {"read_audio": {...}}                                   and audio.py
+    <- {"read_frames": {...}}, {"read_clips": {...}},             see frames.py, clips.py,
+       {"read_windows": {...}} or {"read_audio": {...}}           windows.py and audio.py
        {..., "slot": number}                                      the slot to fill; with the first file only
     -> {"opened": {...}}                                          facts about the file; again at its end for audio,
                                                                   and for clips if their shots were looked for
@@ -192,6 +192,10 @@ def _read(channel: ChildChannel, kept: KeptFile[Any], command: dict[str, Any]) -
         from reelscribe.decode_pool import clips
 
         return clips.feed(channel, **command["read_clips"])
+    if "read_windows" in command:
+        from reelscribe.decode_pool import windows
+
+        return windows.feed(channel, **command["read_windows"])
     from reelscribe.decode_pool import frames
 
     return frames.feed(channel, kept, **command["read_frames"])

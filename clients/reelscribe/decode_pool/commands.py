@@ -1,9 +1,9 @@
 """Commands to read a source, what a decode process answers, and the shared memory in which frames and samples lie.
 
-This is the base of `frames.py`, `clips.py` and `audio.py`. A parent sends a command, which says what to read and how.
-It gets facts about the opened file, and then batches, whose frames or samples lie in slots of shared memory. The memory
-is an anonymous file (`memfd_create`): it disappears with the processes that use it, and pages that were never written
-take no memory.
+This is the base of `frames.py`, `clips.py`, `windows.py` and `audio.py`. A parent sends a command, which says what to
+read and how. It gets facts about the opened file, and then batches, whose frames or samples lie in slots of shared
+memory. The memory is an anonymous file (`memfd_create`): it disappears with the processes that use it, and pages that
+were never written take no memory.
 """
 
 from __future__ import annotations

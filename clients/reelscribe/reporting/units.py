@@ -7,7 +7,7 @@ from typing import Literal
 
 from reelscribe.reporting.formatting import describe_duration
 
-Counts = Literal["frames", "seconds of audio", "clips", "seconds of video"]
+Counts = Literal["frames", "seconds of audio", "clips", "seconds of video", "frames of video"]
 """Units in which tracks count their progress. They appear in ledgers and in --json-log."""
 
 
@@ -30,6 +30,8 @@ class Unit:
     """Words for the part of an amount that was not sent to a server."""
     is_time: bool = False
     """True if an amount is a number of seconds of media."""
+    verb: str = "made"
+    """What was done to an item, as the summary says it."""
 
     def amount(self, amount: float) -> str:
         """Return an amount as a number or as a duration."""
@@ -41,7 +43,7 @@ class Unit:
         if self.is_time:
             return self.amount(amount), f"of {self.counted}, {rate:,.0f} times real time"
         noun = self.counted if round(amount) == 1 else f"{self.counted}s"
-        return self.amount(amount), f"{noun} made, {rate:,.0f} a second"
+        return self.amount(amount), f"{noun} {self.verb}, {rate:,.0f} a second"
 
 
 UNITS: dict[Counts, Unit] = {
@@ -51,4 +53,5 @@ UNITS: dict[Counts, Unit] = {
     ),
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
     "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),
+    "frames of video": Unit("shots", "shots", "--decode-workers", True, "frame", verb="searched for shots"),
 }

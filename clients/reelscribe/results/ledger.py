@@ -21,13 +21,14 @@ from typing import Any, Self, TypeVar
 
 from reelscribe._tasks import CallBatcher, Reservations
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Header, Source
+from reelscribe.contract.source import Header, Section, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
-from reelscribe.results.jobs import Job, SavedSource, job_from_row
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo, job_from_row
 from reelscribe.results.known_files import KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
+from reelscribe.results.shots import SavedShotBatch, shots_of_job
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
@@ -35,6 +36,7 @@ _SAVE_HEADER = "INSERT OR REPLACE INTO headers VALUES (?, ?, ?, ?)"
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
 _FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+_FIND_OPENED = "SELECT opened, value FROM jobs JOIN settings ON settings.id = jobs.settings WHERE jobs.id = ?"
 _FIND_SHOWN = """
     SELECT settings.value, jobs.id, opened, total, done, error
     FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
@@ -216,6 +218,14 @@ class Ledger:
         """
         return self._ask(self._utterances, job)
 
+    def shots(self, job: int) -> asyncio.Future[list[Section]]:
+        """Return the shots of a content, in order.
+
+        Args:
+            job: Number of a job that looks for shots, and that has all results.
+        """
+        return self._ask(self._shots, job)
+
     def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened.
 
@@ -366,6 +376,11 @@ class Ledger:
     def _utterances(self, job: int) -> list[Utterance]:
         batches = (SavedAudioBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
         return [result for result in audio_results(batches) if isinstance(result, Utterance)]
+
+    def _shots(self, job: int) -> list[Section]:
+        ((opened, settings),) = self._select(_FIND_OPENED, job)
+        batches = (SavedShotBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
+        return [*shots_of_job(SavedVideo.from_json(json.loads(opened)), json.loads(settings), batches)[0]]
 
 
 def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:

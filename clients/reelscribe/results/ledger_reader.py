@@ -39,8 +39,9 @@ from reelscribe.results.records import (
     error_of,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
+from reelscribe.results.shots import SavedShotBatch, shots_of_job
 
-Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch)
+Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch)
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
@@ -174,7 +175,7 @@ class LedgerReader:
             elif kind == "clips":
                 record = replace(record, description_result=self._description_result(settings, job))
             elif kind == "shots":
-                record = replace(record, shot_result=ShotResult(_model_settings(settings), **_video_fields(job)))
+                record = replace(record, shot_result=self._shot_result(settings, job))
             else:
                 record = replace(record, transcript_result=self._transcript_result(settings, job))
         return record
@@ -205,6 +206,14 @@ class LedgerReader:
     def _description_result(self, settings: str, job: Job) -> DescriptionResult:
         results = partial(self.clip_results, job.id)
         return DescriptionResult(_model_settings(settings), **_video_fields(job), results=results)
+
+    def _shot_result(self, settings: str, job: Job) -> ShotResult:
+        result = ShotResult(_model_settings(settings), **_video_fields(job))
+        if not isinstance(job.opened, SavedVideo) or job.missing:
+            return result
+        batches = self._parsed_batches(job.id, SavedShotBatch.from_json)
+        shots, transitions = shots_of_job(job.opened, result.settings.settings, batches)
+        return replace(result, shots=shots, transitions=transitions)
 
     def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:
         model_settings = _model_settings(settings)

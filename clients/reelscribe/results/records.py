@@ -31,7 +31,7 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
 from reelscribe.errors import OutputError
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
@@ -144,6 +144,8 @@ class ShotResult:
     """None if the source could not be opened as a video."""
     shots: Sequence[Section] = ()
     """The shots in order."""
+    transitions: Sequence[Transition | None] = ()
+    """For each shot, how it follows the one before, None for the first one; empty if the detector does not tell."""
     error: SourceError | None = None
     """The error that the search for shots ended with; None if it went well."""
 
@@ -216,6 +218,12 @@ class Record:
         results = (self.shot_result, self.description_result, self.caption_result)
         return next((result.shots for result in results if result and result.shots), ())
 
+    @property
+    def transitions(self) -> Sequence[Transition | None]:
+        """Return for each shot how it follows the one before; None for the first one, and if that is not known."""
+        known = self.shot_result.transitions if self.shot_result else ()
+        return known or (None,) * len(self.shots)
+
     def results(self) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult]:
         """Yield the results of each kind that was made."""
         results = (self.caption_result, self.description_result, self.shot_result, self.transcript_result)
@@ -247,7 +255,7 @@ class Record:
         yield "error", self.error and self.error._asdict()
         yield "media", _object(video) if video else None
         yield "audio", {**vars(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
-        yield "shots", map(_shot, self.shots)
+        yield "shots", map(_shot, self.shots, self.transitions)
         yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
         yield "captions", _flagged(captions.captions(), captions.settings) if captions else ()
         yield "caption_spans", map(_object, captions.spans() if captions else ())
@@ -368,9 +376,9 @@ def _flagged(results: Iterable[Described], settings: ModelSettings) -> Iterator[
         yield {**vars(value), "flags": flags}
 
 
-def _shot(shot: Section) -> dict[str, Any]:
+def _shot(shot: Section, transition: Transition | None) -> dict[str, Any]:
     times = {"start": shot.start_seconds, "end": shot.end_seconds}
-    return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame}
+    return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame, "transition": transition}
 
 
 def _utterance(utterance: Utterance) -> dict[str, Any]:

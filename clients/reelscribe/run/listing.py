@@ -468,7 +468,7 @@ def _with_items(
     if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.medium.counts].pictures):
         return count
     items = track.medium.likely_items(seconds, frame_rate)
-    if done.total is not None and track.medium.counts == "frames":
+    if done.total is not None and track.medium.item == "frame":
         items = done.total
     return None if items is None else count + (1 - done.share) * items
 

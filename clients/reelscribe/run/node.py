@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
 from reelscribe.results.jobs import Job
@@ -393,10 +393,22 @@ class _Siblings:
 
     async def utterances(self) -> list[Utterance]:
         """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
-        task = self.tasks.get("transcript")
+        return await self._store.utterances((await self._done("transcript")).id)
+
+    async def shots(self) -> list[Section] | None:
+        """Wait until its shots have been looked for, and return them; see `Siblings.shots`."""
+        job = await self._done("shots")
+        if job.error and job.error.is_missing_stream:
+            return None
+        if job.error:
+            raise MediaError(f"its shots are not known: {job.error.message}")
+        return await self._store.shots(job.id)
+
+    async def _done(self, kind: Kind) -> Job:
+        """Wait until a track has done its job, and return it."""
+        task = self.tasks.get(kind)
         # Shielded, so that a track that is cancelled while it waits does not cancel the other one.
-        job = await asyncio.shield(task) if task else self._jobs["transcript"]
-        return await self._store.utterances(job.id)
+        return await asyncio.shield(task) if task else self._jobs[kind]
 
 
 async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:

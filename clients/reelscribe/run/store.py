@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source, Span
+from reelscribe.contract.source import Section, Source, Span
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, missing_spans
 from reelscribe.results.records import Kind
@@ -48,6 +48,9 @@ class Store(Protocol):
 
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
         """Return what is said in a content, in the order of time."""
+
+    def shots(self, job: int) -> asyncio.Future[list[Section]]:
+        """Return the shots of a content, in order."""
 
     def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened."""
@@ -114,6 +117,10 @@ class MemoryStore:
         return _known((self.job(sha256, settings).result(), dict(self._failures)))
 
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:  # noqa: ARG002 - no other track asks
+        """Return nothing."""
+        return _known([])
+
+    def shots(self, job: int) -> asyncio.Future[list[Section]]:  # noqa: ARG002 - likewise
         """Return nothing."""
         return _known([])
 

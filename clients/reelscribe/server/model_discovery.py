@@ -15,6 +15,7 @@ from reelscribe.contract.descriptions import (
     CaptionerDescription,
     ClipModelDescription,
     ModelDescription,
+    ShotModelDescription,
     SpeechDescription,
 )
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, brief
@@ -25,6 +26,7 @@ USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     CaptionerDescription: ("captioner", "blip2", "blip", "git"),
     SpeechDescription: ("speech", "whisper"),
     ClipModelDescription: ("clips", "qwen3-vl"),
+    ShotModelDescription: ("shots", "transnetv2"),
 }
 """Names that are tried where the management API, which alone lists models, cannot be reached."""
 
@@ -34,6 +36,7 @@ _NAME_AND_OPTION: dict[type[ModelDescription], tuple[str, str]] = {
     CaptionerDescription: ("captioner", "--model NAME"),
     SpeechDescription: ("speech model", "--model NAME, or in `annotate` with --speech-model NAME"),
     ClipModelDescription: ("clip model", "--model NAME, or in `annotate` with --clip-model NAME"),
+    ShotModelDescription: ("shot model", "--shot-model NAME"),
 }
 
 
@@ -42,7 +45,7 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
 
     Args:
         found: The server. Its models are listed if its management address is known; otherwise USUAL_NAMES are tried.
-        kind: CaptionerDescription, ClipModelDescription or SpeechDescription.
+        kind: CaptionerDescription, ClipModelDescription, SpeechDescription or ShotModelDescription.
         name: The name that was given; None if none was.
 
     Raises:
@@ -164,7 +167,7 @@ async def _describe(endpoint: Endpoint[ModelDescription]) -> ModelDescription:
 
 
 def _read_any(value: Any) -> ModelDescription:
-    for kind in (CaptionerDescription, ClipModelDescription):
+    for kind in (CaptionerDescription, ClipModelDescription, ShotModelDescription):
         with suppress(ServerError):
             return kind.from_json(value)
     return SpeechDescription.from_json(value)

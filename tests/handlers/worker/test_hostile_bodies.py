@@ -15,7 +15,9 @@ import fuzz_time
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
+from reelscribe.contract.shots import Windowing
 from reelscribe.errors import LimitExceeded
+from shots.window_requests import WindowReader
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_file import MAX_SAMPLES
 from transcripts.audio_requests import AudioLimits, AudioReader
@@ -32,6 +34,10 @@ def frames_reader() -> FrameReader:
 
 def audio_reader() -> AudioReader:
     return AudioReader(AudioLimits(chunks=8, chunk_seconds=30, file_seconds=600), fuzz_time.English())
+
+
+def windows_reader() -> WindowReader:
+    return WindowReader(8, Windowing(60, 40, 100, 25))
 
 
 def still(kind: str) -> bytes:
@@ -139,7 +145,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("body", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("reader", [frames_reader, audio_reader])
+@pytest.mark.parametrize("reader", [frames_reader, audio_reader, windows_reader])
 def test_an_error_tells_nothing_that_a_body_holds(reader, body):
     context = FakeContext()
     requests = RequestBatch([{"body": bytes(body)}], context, reader())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from reelscribe.cli.options.run import RunOptions, output_option, speed_option
+from reelscribe.cli.options.servers import ShotModel
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from reelscribe.decode.shots import ShotDetection
     from reelscribe.run.tracks.captions import CaptionOptions
     from reelscribe.run.tracks.clips import ClipOptions as ClipTrackOptions
+    from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 
 frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
 clip_option = partial(typer.Option, rich_help_panel=Heading.CLIPS)
@@ -30,12 +32,23 @@ class VideoOptions:
     """The options for all video: what counts as a cut, and how frames are decoded."""
 
     shot_threshold: Annotated[
-        float,
+        float | None,
         shot_option(
             metavar="X",
-            help="How much the pictures of two shots differ at least, as a multiple of their contrast.",
+            help="How much the pictures of two shots differ at least, as a multiple of their contrast; for transnetv2,"
+            " how probable a cut is at least.",
+            show_default="0.75; for transnetv2 0.5",
         ),
-    ] = 0.75
+    ] = None
+    shot_detector: Annotated[
+        Literal["reelscribe", "transnetv2"],
+        shot_option(
+            metavar="reelscribe|transnetv2",
+            help="What looks for shots: reelscribe, which needs no server, or a TransNetV2 on a server, which takes"
+            " every frame and also finds dissolves and fades.",
+        ),
+    ] = "reelscribe"
+    shot_model: ShotModel = None
     deinterlace: Annotated[
         bool,
         speed_option("--deinterlace/--no-deinterlace", help="Deinterlace the frames that are marked as interlaced."),
@@ -47,11 +60,43 @@ class VideoOptions:
         ),
     ] = 2
 
+    @property
+    def asks_shot_model(self) -> bool:
+        """Return `True` if a model looks for shots. Raises UsageError if a model is named that is not asked."""
+        if self.shot_detector == "reelscribe" and self.shot_model is not None:
+            raise UsageError("--shot-model: expected --shot-detector transnetv2 with it, as it names that model")
+        return self.shot_detector != "reelscribe"
+
     def detection(self) -> ShotDetection:
-        """Return how shots are found. Raises UsageError if the threshold is out of its range."""
+        """Return how our own detector finds shots. Raises UsageError if the threshold is out of its range."""
         from reelscribe.decode.shots import ShotDetection
 
-        return ShotDetection(self.shot_threshold)
+        own = None if self.asks_shot_model else self.shot_threshold
+        return ShotDetection() if own is None else ShotDetection(own)
+
+    def shot_options(self, run: RunOptions) -> ShotOptions:
+        """Return the options of our own detector of shots. Raises UsageError if the threshold is out of its range."""
+        from reelscribe.run.tracks.shots import ShotOptions
+
+        return ShotOptions(
+            self.detection(),
+            self.deinterlace,
+            self.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
+
+    def learned_shot_options(self, run: RunOptions) -> LearnedShotOptions:
+        """Return the options of a shot model. Raises UsageError if the threshold is out of its range."""
+        from reelscribe.run.tracks.shots import DEFAULT_PROBABILITY, LearnedShotOptions
+
+        return LearnedShotOptions(
+            DEFAULT_PROBABILITY if self.shot_threshold is None else self.shot_threshold,
+            self.deinterlace,
+            decode_workers=self.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +192,7 @@ class ClipOptions:
             deinterlace=video.deinterlace,
             clips_per_request=self.clips_per_request,
             decode_workers=video.decode_workers,
+            model_shots=video.asks_shot_model,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )
@@ -265,6 +311,7 @@ class FrameOptions:
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,
             decode_workers=video.decode_workers,
+            model_shots=video.asks_shot_model,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )

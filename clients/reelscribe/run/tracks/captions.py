@@ -10,7 +10,7 @@ from reelscribe.client.models import CaptionClient, Operation, captioning
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
@@ -20,7 +20,7 @@ from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
-from reelscribe.results.jobs import Job, SavedSource, SavedVideo
+from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track
@@ -59,7 +59,7 @@ class CaptionMedium(Medium):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,
+        shots: Sequence[Section] | None,
         thumbnails: ThumbnailTask | None,
         utterances: Sequence[Utterance],  # noqa: ARG002 - captions do not depend on them
     ) -> ReadFrames:
@@ -71,7 +71,7 @@ class CaptionMedium(Medium):
             self.options.resize,
             deinterlace=self.options.deinterlace,
             detection=self.options.detection if self.options.sampling.per_shot else None,
-            known_shots=opened.shots if isinstance(opened, SavedVideo) else None,
+            known_shots=shots,
             stat=source.stat,
         )
         most = self.options.batch_size(self.description)
@@ -130,17 +130,24 @@ class CaptionOptions(Options):
     """Largest number of frames in one request; fewer where they would exceed 8 MB."""
     decode_workers: int = 2
     """Number of processes that decode video."""
+    model_shots: bool = False
+    """True if the shots are those that a shot model in another track of the run finds."""
 
     @property
     def workers(self) -> int:
         """Number of processes that decode video."""
         return self.decode_workers
 
+    @property
+    def needs_shots(self) -> bool:
+        """True if frames are chosen of the shots that another track finds."""
+        return self.model_shots and self.sampling.per_shot is not None
+
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
-            "detection": self.detection.to_json() if self.sampling.per_shot else None,
+            "detection": self.detection.to_json() if self.sampling.per_shot and not self.model_shots else None,
             "resize": self.resize,
             "deinterlace": self.deinterlace,
             "reuse_levels": REUSE_LEVELS if self.reuse else None,

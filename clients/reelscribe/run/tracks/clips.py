@@ -19,7 +19,7 @@ from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_cli
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
-from reelscribe.results.jobs import Job, SavedSource, SavedVideo
+from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer
@@ -56,12 +56,11 @@ class ClipMedium(Medium):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,
+        shots: Sequence[Section] | None,
         thumbnails: ThumbnailTask | None,
         utterances: Sequence[Utterance],
     ) -> ReadClips:
         """Return the command that reads clips; see `Medium.read`."""
-        shots = opened.shots if isinstance(opened, SavedVideo) else None
         task = replace(self.options.task(source.path, self.description, shots), stat=source.stat)
         prompt = partial(self._prompt, source.path, utterances)
         return ReadClips(task, self.options.batch_size(self.description), thumbnails, prompt)
@@ -156,6 +155,8 @@ class ClipOptions(Options):
     """Largest number of clips in one request; fewer where they would exceed 8 MB."""
     decode_workers: int = 2
     """Number of processes that decode video."""
+    model_shots: bool = False
+    """True if the shots are those that a shot model in another track of the run finds."""
 
     @property
     def workers(self) -> int:
@@ -166,6 +167,11 @@ class ClipOptions(Options):
     def needs_transcript(self) -> bool:
         """True if the prompt has the words of a clip."""
         return has_field(self.prompt, "transcript")
+
+    @property
+    def needs_shots(self) -> bool:
+        """True if clips are cut at the shots that another track finds."""
+        return self.model_shots and self.cutting.cut == "shots"
 
     def check(self, description: ClipModelDescription) -> None:
         """Raise UsageError if an option is out of range, or the model does not support it."""
@@ -191,7 +197,7 @@ class ClipOptions(Options):
         """Return everything except the weights that decides the descriptions, as JSON. It is part of a job's key."""
         self.check(description)
         return {
-            "clips": self.cutting.settings(),
+            "clips": {**self.cutting.settings(), **({"detection": None} if self.needs_shots else {})},
             "budget": self.budget(description).to_json(),
             "resize": self.resize,
             "deinterlace": self.deinterlace,

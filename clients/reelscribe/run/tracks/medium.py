@@ -17,14 +17,14 @@ from reelscribe.client.models import Operation
 from reelscribe.contract.descriptions import ModelDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.decode_pool.commands import ReadCommand, request_bytes
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.errors import ReelscribeError, RequestRefused
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts
 from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, Model
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -52,6 +52,11 @@ class Options(ABC):
     @property
     def needs_transcript(self) -> bool:
         """True if results depend on what is said in a source."""
+        return False
+
+    @property
+    def needs_shots(self) -> bool:
+        """True if results depend on the shots that another track finds."""
         return False
 
     @abstractmethod
@@ -127,7 +132,7 @@ class Medium(ABC):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,
+        shots: Sequence[Section] | None,
         thumbnails: ThumbnailTask | None,
         utterances: Sequence[Utterance],
     ) -> ReadCommand[Any, Any]:
@@ -135,7 +140,7 @@ class Medium(ABC):
 
         Args:
             source: The source.
-            opened: Facts about it from an earlier run; None if there are none.
+            shots: Its shots, in order; None if they are not known.
             thumbnails: Which thumbnails to keep; None for none.
             utterances: Everything that is said in it, in the order of time, if `Options.needs_transcript`.
         """

@@ -29,7 +29,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Header, Source, VideoInfo
+from reelscribe.contract.source import Header, Section, Source, VideoInfo
 from reelscribe.decode_pool.commands import DecodedBatch, Opened
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged, UsageError
@@ -38,7 +38,7 @@ from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job
+from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
 from reelscribe.run.store import Store
@@ -120,6 +120,13 @@ class Siblings(Protocol):
 
     async def utterances(self) -> list[Utterance]:
         """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
+
+    async def shots(self) -> list[Section] | None:
+        """Wait until its shots have been looked for, and return them, in order; None if it has no pictures.
+
+        Raises:
+            MediaError: They could not be found.
+        """
 
 
 class Track:
@@ -263,6 +270,11 @@ class Track:
         Raises:
             UsageError: The track needs another one, which is not there.
         """
+        if self.options.needs_shots:
+            shots = next((track for track in tracks if track.kind == "shots"), None)
+            if shots is None:
+                raise UsageError("shots of a model: expected a track that finds them in the same run, got none")
+            self.settings = {**self.settings, "shots": shots.job_settings}
         if not self.options.needs_transcript:
             return
         speech = next((track for track in tracks if track.kind == "transcript"), None)
@@ -312,7 +324,10 @@ class Track:
         utterances = await siblings.utterances() if siblings and self.options.needs_transcript else ()
         try:
             if job.missing:
-                await self._take(source, job, utterances)
+                shots: Sequence[Section] | None = job.opened.shots if isinstance(job.opened, SavedVideo) else None
+                if siblings and self.options.needs_shots:
+                    shots = await siblings.shots()
+                await self._take(source, job, shots, utterances)
         except SourceChanged:
             self.raise_if_stopping()
             raise
@@ -358,7 +373,9 @@ class Track:
                 answers[k] = answer
         return answers
 
-    async def _take(self, source: Source, job: Job, utterances: Sequence[Utterance]) -> None:
+    async def _take(
+        self, source: Source, job: Job, shots: Sequence[Section] | None, utterances: Sequence[Utterance]
+    ) -> None:
         """Decode the missing part of a source and save what the track makes of it.
 
         Raises:
@@ -375,7 +392,7 @@ class Track:
         try:
             try:
                 with self._reads():
-                    command = self.medium.read(source, job.opened, thumbnails, utterances)
+                    command = self.medium.read(source, shots, thumbnails, utterances)
                     read = self.pool.read(command, job.missing, begun)
                     async with aclosing(read) as items:
                         async for item in items:

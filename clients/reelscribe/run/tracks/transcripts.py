@@ -11,7 +11,7 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
@@ -19,7 +19,7 @@ from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
-from reelscribe.results.jobs import Job, SavedAudio, SavedSource
+from reelscribe.results.jobs import Job, SavedAudio
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track
@@ -60,7 +60,7 @@ class TranscriptMedium(Medium):
     def read(
         self,
         source: Source,
-        opened: SavedSource | None,  # noqa: ARG002 - audio is read again
+        shots: Sequence[Section] | None,  # noqa: ARG002 - of videos alone
         thumbnails: ThumbnailTask | None,  # noqa: ARG002 - of videos alone
         utterances: Sequence[Utterance],  # noqa: ARG002 - they are made of this
     ) -> ReadAudio:

@@ -1,0 +1,144 @@
+"""A shot model: a TransNetV2 with published weights that tells for each frame of a window how likely a shot ends there.
+
+Weights are a file in safetensors format, or a state dict that torch has saved. torch reads the latter without running
+any code that it may hold.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from reelscribe.contract.descriptions import ShotModelDescription
+from reelscribe.contract.fields import round_confidence
+from reelscribe.contract.shots import WindowAnswer, WindowArray, Windowing
+from reelscribe.errors import StartupError
+from runtime.metrics import Counters
+from runtime.model_settings import ModelSettings, digest_of
+from shots.transnetv2 import TransNetV2, Weights
+
+WINDOWING = Windowing(width=48, height=27, frames=100, context=25)
+"""The windows that a TransNetV2 was trained with, and their part that counts."""
+
+WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt")
+"""Suffixes of files of weights."""
+
+
+@dataclass(frozen=True)
+class ShotSettings(ModelSettings):
+    """Settings under `handler:` in the YAML of a shot model."""
+
+    dtype: str = "float32"
+    """Name of a torch dtype. A model this small gains little by another one, and finds other shots with it."""
+    device_batch: int = 8
+    """Windows that run through the model at once."""
+    max_windows: int = 64
+    """The most windows of one request."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stages != 1:
+            raise StartupError("YAML, handler, stages: expected 1 for a shot model, which runs on one GPU, got 2")
+
+
+class ShotDetector:
+    """A loaded network, on one device.
+
+    Attributes:
+        settings: The settings that it was loaded with.
+        network: The network.
+    """
+
+    def __init__(self, settings: ShotSettings, device: torch.device, counters: Counters | None = None) -> None:
+        """Load the weights, and look at a black window.
+
+        Args:
+            settings: Which weights.
+            device: Where to load them.
+            counters: Counts frames.
+
+        Raises:
+            StartupError: There is not one file of weights, it is damaged, or it is not of a TransNetV2.
+        """
+        self.settings, self._device = settings, device
+        self._counters = counters or Counters()
+        self._file = weights_file(Path(settings.pretrained))
+        self._dtype = settings.torch_dtype(device)
+        try:
+            network = TransNetV2(load_weights(self._file)).to(device, self._dtype)
+            self.network = network
+            # A model that cannot detect must not load, and no request should wait for lazy initialisation.
+            self._probabilities(np.zeros((1, WINDOWING.frames, WINDOWING.height, WINDOWING.width, 3), np.uint8))
+        except (KeyError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise StartupError(f"{self._file}: expected the weights of a TransNetV2, got others ({why})") from None
+
+    def detect(self, windows: Sequence[Sequence[WindowArray]]) -> list[WindowAnswer]:
+        """Look at windows.
+
+        Args:
+            windows: The windows of one device batch, in slices of those of requests: (T, 27, 48, 3) uint8 RGB each,
+                all of the same T.
+
+        Returns:
+            Their answers, in order.
+        """
+        joined = np.stack([window for part in windows for window in part])
+        self._counters.add("frames", joined.shape[0] * joined.shape[1])
+        return [
+            WindowAnswer(*(tuple(round_confidence(each) or 0.0 for each in head) for head in zip(*frames, strict=True)))
+            for frames in self._probabilities(joined).tolist()
+        ]
+
+    def description(self, workers: int, response_seconds: float) -> ShotModelDescription:
+        """Describe the model to clients.
+
+        Args:
+            workers: How many workers TorchServe starts for it.
+            response_seconds: TorchServe's timeout for a call, in seconds.
+        """
+        return ShotModelDescription(
+            name=self.settings.model,
+            revision=digest_of([self._file]),
+            generation={},
+            windowing=WINDOWING,
+            dtype=str(self._dtype).removeprefix("torch."),
+            device_batch=self.settings.device_batch,
+            max_windows=self.settings.max_windows,
+            workers=workers,
+            response_seconds=response_seconds,
+        )
+
+    def _probabilities(self, windows: WindowArray) -> Tensor:
+        """Return (B, T, 2) float32 on the CPU of (B, T, 27, 48, 3) uint8 RGB."""
+        with torch.inference_mode():
+            probabilities: Tensor = self.network(torch.from_numpy(windows).to(self._device))
+            return probabilities.cpu()
+
+
+def weights_file(folder: Path) -> Path:
+    """Return the only file of weights in a folder. Raises StartupError if there is none, or several."""
+    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES)
+    if len(found) != 1:
+        got = ", ".join(path.name for path in found) or "none"
+        raise StartupError(f"{folder}: expected one file of weights ({', '.join(WEIGHTS_SUFFIXES)}), got {got}")
+    return found[0]
+
+
+def load_weights(path: Path) -> Weights:
+    """Load a state dict onto the CPU, in float32. Raises StartupError if the file holds anything else."""
+    try:
+        weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise StartupError(f"{path}: expected weights, got a file that cannot be read as such ({error})") from None
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise StartupError(f"{path}: expected a state dict of tensors by their names, got something else")
+    return {str(name): value.float() for name, value in weights.items()}

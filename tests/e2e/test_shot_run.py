@@ -1,0 +1,82 @@
+"""Shots by a model: real files, the real command, and a real TorchServe with a tiny random TransNetV2."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reelscribe.archive import build as archive
+from reelscribe.errors import OutputError
+from reelscribe.results.ledger_reader import LedgerReader
+from servers.torchserve import CONFIG, HANDLERS, serve
+from shots.transnetv2 import TransNetV2
+from support.servers import RunningServer, read_records, wait_until
+from support.shot_models import film, middles, save_transnetv2, transnetv2_weights, windows_of
+from synthetic.video_files import empty_box
+
+LEARNED = ("--shot-detector", "transnetv2")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[RunningServer]:
+    directory = tmp_path_factory.mktemp("shots")
+    weights = save_transnetv2(directory / "weights")
+    archive.build("shots", "shot", weights, directory / "store", bundle=True, handlers=HANDLERS)
+    with serve(directory, "shots", CONFIG) as serving:
+        yield RunningServer.of(serving)
+
+
+def probabilities_of(path: Path) -> np.ndarray:
+    """What the network predicts of a film as a whole, (N, 2)."""
+    frames = film(path)
+    with torch.inference_mode():
+        return middles(TransNetV2(transnetv2_weights())(torch.from_numpy(windows_of(frames))).numpy(), len(frames))
+
+
+def threshold_among(probabilities: np.ndarray) -> float:
+    """A number that some probabilities exceed, and that is far from each."""
+    values = np.sort(probabilities[:, 0])
+    widest = len(values) // 2 + np.diff(values[len(values) // 2 : -1]).argmax()
+    return round(float(values[widest : widest + 2].mean()), 6)
+
+
+def test_shots_are_those_that_the_network_finds_in_the_whole_film(server, media, tmp_path):
+    probabilities = probabilities_of(media / "old.avi")
+    threshold = threshold_among(probabilities)
+    result = server.run("shots", media / "old.avi", *LEARNED, "--shot-threshold", str(threshold), "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "90 frames searched for shots" in " ".join(result.output.split())
+    (record,) = read_records(tmp_path)
+    ends = np.flatnonzero(probabilities[:, 0] > threshold)
+    starts = [end + 1 for end in ends if end + 1 not in ends and end + 1 < len(probabilities)]
+    assert [shot["start_frame"] for shot in record["shots"]] == [0, *starts]
+    assert len(starts) > 0
+
+
+def saved(out: Path) -> int:
+    """How many frames the ledger of a run has."""
+    try:
+        with LedgerReader(out) as reader:
+            state = reader.run_state()
+    except OutputError:
+        return 0
+    return int(sum(track["done"] + track["done_before"] for track in state["tracks"])) if state else 0
+
+
+def test_after_a_kill_the_same_command_leaves_the_bytes_of_a_quiet_run(server, media, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    content = (media / "same-480x270.mp4").read_bytes()
+    for k in range(8):
+        (library / f"{k}.mp4").write_bytes(content + empty_box(k))
+    quiet, out = tmp_path / "quiet", tmp_path / "out"
+    assert server.run("shots", library, *LEARNED, "--out", quiet).exit_code == 0
+    command = server.command(library, *LEARNED, "--out", out, name="shots")
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+        wait_until(lambda: saved(out) > 0, run)
+        run.kill()
+    assert server.run("shots", library, *LEARNED, "--out", out).exit_code == 0
+    assert (out / "annotations.jsonl").read_bytes() == (quiet / "annotations.jsonl").read_bytes()
