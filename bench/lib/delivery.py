@@ -29,7 +29,8 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from servers.emulated import FRAME
 from servers.torchserve import Serving

@@ -40,8 +40,9 @@ from reelscribe._track_specs import ShotSpec
 from reelscribe.cluster.session import RemoteNodes
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.reporting.progress import Progress
+from reelscribe.reporting.summary import Summary
 from reelscribe.results.schema import NAME
-from reelscribe.run.driver import Run, Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.shots import ShotOptions
 
 MEGABYTE = 1e6

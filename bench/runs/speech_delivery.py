@@ -35,7 +35,8 @@ from lib.report import Spread
 from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from servers.torchserve import Serving
 

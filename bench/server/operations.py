@@ -40,7 +40,8 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from servers.emulated import serve_emulated
 from servers.torchserve import CONFIG, Serving, serve_demo

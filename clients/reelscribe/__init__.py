@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from reelscribe.errors import UsageError as UsageError
     from reelscribe.management.management_client import ManagementClient as ManagementClient
     from reelscribe.management.torchserve_api import ServerAddresses as ServerAddresses
+    from reelscribe.reporting.summary import Summary as Summary
     from reelscribe.run.driver import Run as Run
-    from reelscribe.run.driver import Summary as Summary
     from reelscribe.run.single_file import caption_file as caption_file
     from reelscribe.run.single_file import describe_file as describe_file
     from reelscribe.run.single_file import transcribe_file as transcribe_file
@@ -95,7 +95,8 @@ _MODULES = {
     "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
     "management.torchserve_api": ("ServerAddresses",),
     "management.management_client": ("ManagementClient",),
-    "run.driver": ("Run", "Summary"),
+    "reporting.summary": ("Summary",),
+    "run.driver": ("Run",),
     "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
     "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),

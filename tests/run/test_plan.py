@@ -18,10 +18,11 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError
 from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
+from reelscribe.reporting.summary import Summary
 from reelscribe.results.known_files import look_up
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run import listing
-from reelscribe.run.driver import Run, Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
@@ -231,3 +232,13 @@ async def test_a_dry_run_of_the_command_prints_one_line(library, tmp_path):
     assert output.count(b"\n") == 1
     assert output.startswith(b"4 sources, 46 s of media; ")
     assert not (tmp_path / "out").exists()
+
+
+async def test_a_run_that_is_done_before_all_headers_are_read_tells_its_plan(runs, monkeypatch):
+    async def never(self, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.read_header", never)
+    announced = Announced()
+    await runs.run(limit=2, progress=announced)
+    assert (announced.plan.sources, announced.plan.excluded) == (2, 2)

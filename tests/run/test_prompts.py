@@ -14,7 +14,8 @@ from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.decode.clips import ClipCutting
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from reelscribe.run.tracks.prompts import (
     fill,

@@ -14,7 +14,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.listing import Listing
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.shots import ShotOptions, ShotTrack

@@ -12,7 +12,8 @@ from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import UsageError
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.server.server_discovery import FoundServer

@@ -9,7 +9,8 @@ from pathlib import Path
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ClipClient
 from reelscribe.decode.clips import ClipCutting
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from support.fake_torchserve import CLIPS, Answer, FakeTorchServe, descriptions
 from support.patience import PATIENCE

@@ -8,7 +8,8 @@ from reelscribe._track_specs import ModelSpec
 from reelscribe.client.endpoint import Server
 from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
 from support.fake_torchserve import FakeTorchServe

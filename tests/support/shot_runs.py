@@ -14,7 +14,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.shots import WindowAnswer, Windowing
-from reelscribe.run.driver import Run, Summary
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
 from reelscribe.run.tracks.shots import LearnedShotOptions
 from reelscribe.run.tracks.track import Track
 from reelscribe.server.server_discovery import FoundServer

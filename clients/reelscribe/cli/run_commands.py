@@ -39,8 +39,9 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.export.subtitles import CueSource
     from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
+    from reelscribe.reporting.summary import Summary
     from reelscribe.results.records import Kind
-    from reelscribe.run.driver import Run, Summary
+    from reelscribe.run.driver import Run
 
 
 @flatten

@@ -22,7 +22,7 @@ from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.cluster.tokens import CurrentTokens, without_tokens
-from reelscribe.errors import NodeRefused, OutputError, ReelscribeError
+from reelscribe.errors import NodeRefused, OutputError, ReelscribeError, UsageError
 from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.messages import ToNode
 from reelscribe.run.node import Destination, OnMessage
@@ -274,22 +274,24 @@ class RemoteNodes:
 
     async def __aexit__(self, *error: Any) -> None:
         await self._stack.aclose()
-        await self._thumbnails.end()
 
     async def connections(self, destination: Destination) -> AsyncIterator[NodeSession]:
         """Yield a session with each node that can be used."""
         self._store = ThumbnailStore(destination.out)
-        async for node in self._cluster.nodes():
-            spec = NodeSpec(
-                without_tokens(self._specs),
-                os.getcwd(),
-                await self._tokens.read(),
-                self._archives.all if self._archives else (),
-                destination.thumbnails,
-            )
-            session = NodeSession(node, spec, destination, self._reservations, self._thumbnails.ask, self._archives)
-            self._sessions[node.name] = session
-            yield session
+        try:
+            async for node in self._cluster.nodes():
+                spec = NodeSpec(
+                    without_tokens(self._specs),
+                    os.getcwd(),
+                    await self._tokens.read(),
+                    self._archives.all if self._archives else (),
+                    destination.thumbnails,
+                )
+                session = NodeSession(node, spec, destination, self._reservations, self._thumbnails.ask, self._archives)
+                self._sessions[node.name] = session
+                yield session
+        finally:
+            await self._thumbnails.end()  # while the folder is still that of this run
 
     def free(self, name: str) -> None:
         """Note that a node is not used any more, and may be yielded again."""
@@ -303,7 +305,8 @@ class RemoteNodes:
     def _write_thumbnails(self, thumbnails: list[Thumbnail]) -> None:
         assert self._store, "nodes send them"
         for thumbnail in thumbnails:
-            with suppress(OutputError):  # one that cannot be kept is none, as on one machine
+            # One that cannot be kept is none, as on one machine; a time or digest that cannot be is one, too.
+            with suppress(OutputError, UsageError):
                 self._store.write(*thumbnail)
 
     async def _renew(self) -> None:

@@ -72,10 +72,12 @@ class StoreLink:
         number, held = self._call_now("hold", sha256)
         try:
             await held
-            yield
+            try:
+                yield
+            finally:
+                self._before_release(sha256)
         finally:
             self._open.pop(number, None)  # if it was cancelled before it was answered
-            self._before_release(sha256)
             self._call(Call(next(self._numbers), "release", (number,)))  # it has no answer
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -120,3 +121,25 @@ def _next_steps(snapshot: Snapshot, out: Path, interrupted: bool, exporting: boo
     if not exporting:
         yield "For subtitles and tables:"
         yield f"  reelscribe export {shlex.quote(str(out))} --format srt --format csv"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of a run."""
+
+    snapshot: Snapshot
+    """The measurements of the run at its end."""
+    interrupted: bool
+    """True if it was stopped before all sources were done; to continue, run it again with the same folder."""
+    replaced_processes: int
+    """Number of decode processes that died, or were killed because they hung."""
+
+    @property
+    def failed(self) -> int:
+        """Number of sources whose record has an error."""
+        return self.snapshot.sources_failed
+
+    def __str__(self) -> str:
+        """Return the figures as one line."""
+        lines = summary_lines(self.snapshot, replaced_processes=self.replaced_processes)
+        return "; ".join(f"{number} {text}" for number, text in lines)

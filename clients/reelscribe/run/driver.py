@@ -22,11 +22,11 @@ from reelscribe._tasks import cancel_all
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
 from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
-from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.meter import Meter, NodeFigures, Snapshot
+from reelscribe.reporting.forecast import Costs, TimeLeft
+from reelscribe.reporting.meter import Meter, NodeFigures
 from reelscribe.reporting.plan import Plan, other_results
 from reelscribe.reporting.progress import Progress, usual_progress
-from reelscribe.reporting.summary import summary_lines
+from reelscribe.reporting.summary import Summary
 from reelscribe.results.known_files import look_up_in
 from reelscribe.results.ledger_reader import LedgerReader, earlier_run_state
 from reelscribe.results.records import Kind, Record, error_of
@@ -55,28 +55,6 @@ HEAD_START_SECONDS = 0.5
 """Seconds for which the reading of headers waits for the first source."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The outcome of a run."""
-
-    snapshot: Snapshot
-    """The measurements of the run at its end."""
-    interrupted: bool
-    """True if it was stopped before all sources were done; to continue, run it again with the same folder."""
-    replaced_processes: int
-    """Number of decode processes that died, or were killed because they hung."""
-
-    @property
-    def failed(self) -> int:
-        """Number of sources whose record has an error."""
-        return self.snapshot.sources_failed
-
-    def __str__(self) -> str:
-        """Return the figures as one line."""
-        lines = summary_lines(self.snapshot, replaced_processes=self.replaced_processes)
-        return "; ".join(f"{number} {text}" for number, text in lines)
 
 
 @dataclass(eq=False)
@@ -282,8 +260,13 @@ class Run:
             await listing.read_headers(self._meter.learn_duration, ledger)
         except ReelscribeError as error:
             _log.warning("how long the sources are could not be found out: %s", error)
-        self._is_announced = True
-        self._progress.announce(await asyncio.to_thread(listing.plan, self._meter.time_left()))
+        await self._announce(self._meter.time_left())
+
+    async def _announce(self, left: TimeLeft | None) -> None:
+        """Show what the run has before it, or had if it is so short that it is done."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._progress.announce(await asyncio.to_thread(self._listing.plan, left))
 
     def _expect(self, sources: list[ListedSource]) -> None:
         """Count sources that are on the list."""
@@ -345,6 +328,7 @@ class Run:
             await self._settle_hopeless()
             if self._listing.is_used_up and self._book.is_empty and not self._to_settle:
                 await self._show_outcomes()
+                await self._announce(None)
                 return
             if self._stopped:
                 if not any(map(self._book.count, self._sessions)):
@@ -385,9 +369,9 @@ class Run:
             session.node.send(*leases)
 
     async def _settle_hopeless(self) -> None:
-        for path, reason in self._book.hopeless(self._usable()):
-            error = SourceError("MediaError", reason)
-            await self._folder.ledger.save_unreadable(path, error)
+        errors = {path: SourceError("MediaError", reason) for path, reason in self._book.hopeless(self._usable())}
+        await asyncio.gather(*(self._folder.ledger.save_unreadable(*each) for each in errors.items()))
+        for path, error in errors.items():
             self._count(self._leased.pop(path), Source(path), error)
 
     def _count(self, listed: ListedSource, source: Source, error: SourceError | None, costs: Any = ()) -> None:
