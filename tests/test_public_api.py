@@ -234,7 +234,7 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
         (lambda: reelscribe.ClipCutting(window_seconds="2"), "window_seconds: expected float | None, got '2'"),
         (lambda: reelscribe.ClipOptions(prompt=True), "prompt: expected str | None, got <bool>"),
         (lambda: reelscribe.ShotDetection(threshold="3"), "threshold: expected float, got '3'"),
-        (lambda: reelscribe.Cutting(search_seconds=None), "search_seconds: expected float, got <NoneType>"),
+        (lambda: reelscribe.Cutting(window_seconds=None), "window_seconds: expected float, got <NoneType>"),
     ],
 )
 def test_a_wrong_type_is_a_usage_error(call, rule):

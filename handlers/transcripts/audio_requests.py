@@ -186,7 +186,7 @@ class AudioReader:
     def _cut(self, samples: SampleArray) -> list[SampleArray]:
         """Cut a whole file into chunks, as the client does."""
         rate, limit = self._model.sample_rate, self._limits.chunk_seconds
-        chunker = Chunker(int(limit * rate), rate, Cutting(min(Cutting().search_seconds, limit / 2)))
+        chunker = Chunker(int(limit * rate), rate, Cutting())
         return [*chunker.push(samples), *chunker.flush()]
 
     def _reserve(self, seconds: float) -> None:

@@ -46,18 +46,19 @@ class SpeechSettings(ModelSettings):
     """Language code for requests that name none. None detects the language."""
     timestamps: bool = True
     """Whisper: whether the model generates the times of segments. Otherwise each chunk is one segment."""
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
     """Whisper: temperatures from 0 to 2 that are tried in order, until a result passes the next two thresholds."""
     compression_ratio_threshold: float | None = 2.4
-    """Whisper: text with a higher compression ratio repeats itself, and is decoded again. None disables this."""
+    """Whisper: text with a higher compression ratio that ends in a loop is decoded again. None disables this."""
     logprob_threshold: float | None = -1.0
     """Whisper: text with a lower average log-probability is decoded again. CTC models: segments with a lower one are
     dropped. None disables this."""
-    no_speech_threshold: float | None = 0.6
-    """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
-    text_probability_threshold: float | None = 0.4
+    no_speech_threshold: float | None = 0.8
+    """Whisper: text is dropped if the probability of no speech, plus 0.4 times how far its average log-probability is
+    below 0, is higher. None disables this."""
+    text_probability_threshold: float | None = None
     """Whisper: text whose tokens have a lower mean probability (0 to 1), where repetitions count half, is guessed, and
-    is dropped. None disables this."""
+    is dropped. None disables this, as short words are no more probable than guesses."""
     tokens_per_second: float = 14.0
     """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)

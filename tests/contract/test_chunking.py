@@ -132,7 +132,13 @@ def test_values_out_of_range_are_refused(cutting, message):
 
 def test_chunks_that_leave_no_room_for_the_search_are_refused():
     with pytest.raises(UsageError, match=r"expected more than 6.0 seconds .* got 6.0; search less"):
-        Chunker(6 * RATE, RATE)
+        Chunker(6 * RATE, RATE, Cutting(search_seconds=5))
+
+
+def test_without_a_choice_half_of_a_chunk_is_searched_or_what_there_is_room_for():
+    samples = np.concatenate([noise(5.5), np.zeros(RATE // 2, np.int16), noise(8)])
+    assert cuts_of(samples) == pytest.approx([5.75 * RATE], abs=RATE / 50)
+    assert len(chunks_of(noise(3), limit=2 * RATE)) > 1
 
 
 def test_cutting_survives_conversion_to_plain_values():

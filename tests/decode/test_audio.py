@@ -156,7 +156,7 @@ def test_a_task_is_the_same_after_it_was_sent_as_json():
 
 def test_chunks_that_are_too_short_for_the_search_are_refused():
     with pytest.raises(UsageError, match=r"chunks: expected more than 6\.0 seconds"):
-        AudioTask("x.mp4", RATE, 2 * RATE)
+        AudioTask("x.mp4", RATE, 2 * RATE, Cutting(search_seconds=5))
 
 
 def test_reading_long_audio_takes_little_more_memory_than_a_chunk(tmp_path):

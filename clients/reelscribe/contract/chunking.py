@@ -36,9 +36,9 @@ class Cutting:
         UsageError: A value is out of its range.
     """
 
-    search_seconds: float = 5.0
-    """Seconds at the end of a chunk in which the quietest window is searched: from `window_seconds` to 600. With 0,
-    every chunk is as long as the model allows, and words may be cut in two."""
+    search_seconds: float | None = None
+    """Seconds at the end of a chunk in which the quietest window is searched: from `window_seconds` to 600; None for
+    half of the longest chunk. With 0, every chunk is as long as the model allows, and words may be cut in two."""
     window_seconds: float = 0.3
     """Length of the windows whose energies are compared, in seconds: 0.01 to 10."""
 
@@ -46,10 +46,11 @@ class Cutting:
         check_options(self)
         if not 0.01 <= self.window_seconds <= 10:
             raise UsageError(f"window_seconds: expected 0.01 to 10 seconds, got {self.window_seconds}")
-        if self.search_seconds != 0 and not self.window_seconds <= self.search_seconds <= 600:
+        search = self.search_seconds
+        if search is not None and search != 0 and not self.window_seconds <= search <= 600:
             raise UsageError(
                 f"search_seconds: expected 0, or from window_seconds, {self.window_seconds}, to 600 seconds,"
-                f" got {self.search_seconds}"
+                f" got {search}"
             )
 
 
@@ -70,14 +71,17 @@ class Chunker:
 
     def __init__(self, limit: int, sample_rate: int, cutting: Cutting = Cutting()) -> None:
         self._limit = limit
-        self._search = round(cutting.search_seconds * sample_rate)
         self._window = max(1, round(cutting.window_seconds * sample_rate))
         self._shortest = round(SHORTEST_SECONDS * sample_rate)
         self._hop = max(1, sample_rate // HOPS_PER_SECOND)
+        if cutting.search_seconds is None:
+            self._search = max(self._window, min(limit // 2, limit - self._shortest - 1))
+        else:
+            self._search = round(cutting.search_seconds * sample_rate)
         if limit <= self._search + self._shortest:
             raise UsageError(
-                f"chunks: expected more than {cutting.search_seconds + SHORTEST_SECONDS} seconds (search_seconds and"
-                f" the shortest chunk), got {limit / sample_rate}; search less"
+                f"chunks: expected more than {self._search / sample_rate + SHORTEST_SECONDS} seconds (search_seconds"
+                f" and the shortest chunk), got {limit / sample_rate}; search less"
             )
         self._held: list[SampleArray] = []
         self._held_samples = 0

@@ -40,14 +40,15 @@ class AudioOptions:
         speech_option("--word-times/--no-word-times", help="Also record when each word was said."),
     ] = False
     search_seconds: Annotated[
-        float,
+        float | None,
         speech_option(
             min=0,
             metavar="SECONDS",
             help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end"
             " of the chunk; 0 cuts exactly at its end.",
+            show_default="half of a chunk",
         ),
-    ] = 5.0
+    ] = None
     window_seconds: Annotated[
         float,
         speech_option(

@@ -75,7 +75,7 @@ def test_in_the_demo_media_texts_languages_and_segments_are_those_of_torch(demo_
 
 
 def test_a_sample_is_the_same_in_every_batch_and_another_one_for_other_audio(demo_speech, converted, chunks):
-    settings = {"engine": CT2, "converted": converted, "temperatures": (2.0,), "text_probability_threshold": None}
+    settings = {"engine": CT2, "converted": converted, "temperatures": (2.0,), "no_speech_threshold": None}
     few = [chunks[0], Chunk(chunks[0].samples * 0.9, chunks[0].options), chunks[-1]]
     model = load(demo_speech, **settings)
     together = model.transcribe(few)

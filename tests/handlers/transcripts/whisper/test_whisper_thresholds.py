@@ -2,39 +2,44 @@ import pytest
 
 from transcripts.whisper.transcriber import Thresholds
 
-USUAL = Thresholds(compression_ratio=2.4, logprob=-1.0, no_speech=0.6)
+USUAL = Thresholds(compression_ratio=2.4, logprob=-1.0, no_speech=0.8)
 NONE = Thresholds(None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "avg_logprob", "compression_ratio", "no_speech_prob", "doubtful", "no_speech"),
+    ("avg_logprob", "compression_ratio", "ends_in_loop", "doubtful"),
     [
-        (USUAL, -0.3, 1.5, 0.1, False, False),
-        (USUAL, -1.5, 1.5, 0.1, True, False),
-        (USUAL, -0.3, 3.0, 0.1, True, False),
-        # Silence is no clearer at another temperature, but a probable text that repeats itself may be.
-        (USUAL, -1.5, 3.0, 0.9, False, True),
-        (USUAL, -0.3, 3.0, 0.9, True, False),
-        (USUAL, -0.3, 1.5, 0.9, False, False),
-        (NONE, -9.0, 99.0, 0.99, False, False),
-        # Without a threshold for the text, nothing overrules the probability of no speech.
-        (Thresholds(2.4, None, 0.6), -0.3, 1.5, 0.9, False, True),
-        (Thresholds(2.4, None, 0.6), -0.3, 3.0, 0.9, True, True),
+        (-0.3, 1.5, False, False),
+        (-1.5, 1.5, False, True),
+        (-0.3, 3.0, True, True),
+        (-0.3, 3.0, False, False),  # people repeat themselves, too
+        (-0.3, 1.5, True, False),  # four words are no loop
     ],
 )
-def test_what_needs_fallback_and_what_is_no_speech(
-    thresholds, avg_logprob, compression_ratio, no_speech_prob, doubtful, no_speech
+def test_a_text_that_is_improbable_or_got_into_a_loop_is_decoded_again(
+    avg_logprob, compression_ratio, ends_in_loop, doubtful
 ):
-    assert thresholds.needs_fallback(avg_logprob, compression_ratio, no_speech_prob, ends_in_loop=True) is doubtful
-    assert thresholds.is_no_speech(avg_logprob, no_speech_prob) is no_speech
+    assert USUAL.needs_fallback(avg_logprob, compression_ratio, ends_in_loop=ends_in_loop) is doubtful
+    assert not NONE.needs_fallback(avg_logprob, compression_ratio, ends_in_loop=ends_in_loop)
 
 
-def test_speech_that_repeats_itself_is_no_failure():
-    assert not USUAL.needs_fallback(-0.3, 3.0, 0.1, ends_in_loop=False)
+@pytest.mark.parametrize(
+    ("avg_logprob", "no_speech_prob", "no_speech"),
+    [
+        (-0.3, 0.01, False),  # long speech
+        (-1.5, 0.06, False),  # a short word
+        (-1.3, 0.4, True),  # a sound
+        (-0.3, 0.6, False),
+        (-0.3, 0.9, True),
+    ],
+)
+def test_the_probability_of_no_speech_and_an_improbable_text_count_together(avg_logprob, no_speech_prob, no_speech):
+    assert USUAL.is_no_speech(avg_logprob, no_speech_prob) is no_speech
+    assert not NONE.is_no_speech(avg_logprob, no_speech_prob)
 
 
-def test_text_whose_tokens_are_guessed_is_no_speech():
-    thresholds = Thresholds(2.4, -1.0, 0.6, text_probability=0.4)
+def test_text_whose_tokens_are_guessed_is_no_speech_where_that_is_set():
+    thresholds = Thresholds(2.4, -1.0, 0.8, text_probability=0.4)
     assert thresholds.is_no_speech(-0.9, 0.0, text_probability=0.39)
-    assert not thresholds.is_no_speech(-1.2, 0.0, text_probability=0.41)
-    assert not NONE.is_no_speech(-9.0, 0.0, text_probability=0.0)
+    assert not thresholds.is_no_speech(-0.9, 0.0, text_probability=0.41)
+    assert not USUAL.is_no_speech(-0.9, 0.0, text_probability=0.0)
