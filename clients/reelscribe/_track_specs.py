@@ -191,8 +191,3 @@ class ShotSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
         return self.options.workers
-
-    @property
-    def retry_failed(self) -> bool:
-        """True if sources are tried again that ended with an error in an earlier run."""
-        return self.options.retry_failed

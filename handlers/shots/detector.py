@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from reelscribe.contract.descriptions import ShotModelDescription
-from reelscribe.contract.fields import round_confidence
-from reelscribe.contract.shots import WindowAnswer, WindowArray, Windowing
+from reelscribe.contract.fields import DECIMALS
+from reelscribe.contract.shots import WEIGHTS_SUFFIXES, WindowAnswer, WindowArray, Windowing, weights_in
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, digest_of
@@ -27,9 +27,6 @@ from shots.transnetv2 import TransNetV2, Weights
 
 WINDOWING = Windowing(width=48, height=27, frames=100, context=25)
 """The windows that a TransNetV2 was trained with, and their part that counts."""
-
-WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt")
-"""Suffixes of files of weights."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class ShotDetector:
             self.network = network
             # A model that cannot detect must not load, and no request should wait for lazy initialisation.
             self._probabilities(np.zeros((1, WINDOWING.frames, WINDOWING.height, WINDOWING.width, 3), np.uint8))
-        except (KeyError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, FloatingPointError) as error:
             why = " ".join(str(error).split())
             raise StartupError(f"{self._file}: expected the weights of a TransNetV2, got others ({why})") from None
 
@@ -90,11 +87,14 @@ class ShotDetector:
 
         Returns:
             Their answers, in order.
+
+        Raises:
+            FloatingPointError: The dtype has too small a range for what the model computes.
         """
         joined = np.stack([window for part in windows for window in part])
         self._counters.add("frames", joined.shape[0] * joined.shape[1])
         return [
-            WindowAnswer(*(tuple(round_confidence(each) or 0.0 for each in head) for head in zip(*frames, strict=True)))
+            WindowAnswer(*(tuple(round(each, DECIMALS) for each in head) for head in zip(*frames, strict=True)))
             for frames in self._probabilities(joined).tolist()
         ]
 
@@ -118,15 +118,17 @@ class ShotDetector:
         )
 
     def _probabilities(self, windows: WindowArray) -> Tensor:
-        """Return (B, T, 2) float32 on the CPU of (B, T, 27, 48, 3) uint8 RGB."""
+        """Return (B, T, 2) float32 on the CPU of (B, T, 27, 48, 3) uint8 RGB. Raises FloatingPointError for NaN."""
         with torch.inference_mode():
-            probabilities: Tensor = self.network(torch.from_numpy(windows).to(self._device))
-            return probabilities.cpu()
+            probabilities: Tensor = self.network(torch.from_numpy(windows).to(self._device)).cpu()
+        if not probabilities.isfinite().all():
+            raise FloatingPointError(f"probabilities: expected numbers from 0 to 1, got NaN, in {self._dtype}")
+        return probabilities
 
 
 def weights_file(folder: Path) -> Path:
     """Return the only file of weights in a folder. Raises StartupError if there is none, or several."""
-    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES)
+    found = weights_in(folder)
     if len(found) != 1:
         got = ", ".join(path.name for path in found) or "none"
         raise StartupError(f"{folder}: expected one file of weights ({', '.join(WEIGHTS_SUFFIXES)}), got {got}")

@@ -45,7 +45,7 @@ class TransNetV2(nn.Module):
 
         Raises:
             KeyError: Some of the weights are missing.
-            RuntimeError: Their shapes do not fit together.
+            IndexError, TypeError, ValueError, RuntimeError: Their shapes do not fit together.
         """
         super().__init__()
         self.blocks = nn.ModuleList(_Block(weights, prefix) for prefix in _numbered(weights, "SDDCNN."))
@@ -153,11 +153,13 @@ def _similarities(features: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def _numbered(weights: Weights, prefix: str) -> list[str]:
-    """Return the prefixes of the numbered parts that weights have under a prefix, at least one."""
-    numbers = {int(name[len(prefix) :].partition(".")[0]) for name in weights if name.startswith(prefix)}
-    if not numbers:
-        raise KeyError(f"{prefix}0")
-    return [f"{prefix}{number}." for number in range(max(numbers) + 1)]
+    """Return the prefixes of the numbered parts that weights have under a prefix, at least one; numbers are from 0."""
+    parts = {name[len(prefix) :].partition(".")[0] for name in weights if name.startswith(prefix)}
+    numbers = [str(number) for number in range(max(1, len(parts)))]
+    for number in numbers:
+        if number not in parts:
+            raise KeyError(f"{prefix}{number}")
+    return [f"{prefix}{number}." for number in numbers]
 
 
 def _convolution(

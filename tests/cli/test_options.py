@@ -96,6 +96,11 @@ def test_a_shot_model_is_asked_where_its_detector_is_chosen(started):
     assert started["shots"].options == LearnedShotOptions(0.25, deinterlace=True)
 
 
+def test_a_server_in_the_environment_is_for_other_commands(started):
+    CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out"], env={"REELSCRIBE_SERVER": "http://gpu:1"})
+    assert started["shots"].servers == ()
+
+
 def test_clips_and_frames_are_of_the_shots_of_the_model_that_is_chosen(started):
     learned = ["a.mp4", "-o", "out", "--shot-detector", "transnetv2", "--shot-threshold", "0.25"]
     CliRunner().invoke(app, ["caption", *learned, "--model", "captioner", "--per-shot", "1"])
@@ -113,7 +118,16 @@ def test_clips_and_frames_are_of_the_shots_of_the_model_that_is_chosen(started):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--shot-model", "mine"], "--shot-model: expected --shot-detector transnetv2 with it"),
+        *(
+            ([name, value], f"{name}: expected --shot-detector transnetv2 with it")
+            for name, value in (
+                ("--shot-model", "mine"),
+                ("--server", "http://gpu:1"),
+                ("--key-file", "key"),
+                ("--directory", "gpu"),
+                ("--requests-in-flight", "2"),
+            )
+        ),
         (["--shot-detector", "other"], "'other' is not one of 'reelscribe', 'transnetv2'"),
         (["--shot-detector", "transnetv2", "--shot-threshold", "1"], "shot threshold: expected a probability"),
     ],

@@ -32,13 +32,13 @@ def video(tmp_path) -> Path:
     return tmp_path / "video.mkv"
 
 
-async def read(path: Path, *spans: Span, most: int = 2) -> list[tuple[DecodedWindowBatch, np.ndarray]]:
-    """The batches of a video, which are released, each with a copy of its windows."""
+async def read(path: Path, *spans: Span, most: int = 2, room: int = 9) -> list[tuple[DecodedWindowBatch, np.ndarray]]:
+    """The batches of a video, which are released, each with a copy of its windows; a slot has room for so many."""
     task = VideoTask(str(path), InputSize(WINDOWING.width, WINDOWING.height))
     batches = []
     async with (
         asyncio.timeout(PATIENCE),
-        DecodePool(1, most * WINDOWING.nbytes, 1) as pool,
+        DecodePool(1, room * WINDOWING.nbytes, 1) as pool,
         aclosing(pool.read(ReadWindows(task, WINDOWING, most), spans or [Span()])) as items,
     ):
         async for item in items:
@@ -79,6 +79,11 @@ async def test_batches_are_as_full_as_they_may_be(video):
         (18, 20),
     ]
     assert [(batch.first, batch.stop) for batch, _ in await read(video, most=9)] == [(0, 20)]
+
+
+async def test_a_batch_has_no_more_windows_than_its_slot_has_room_for(video):
+    batches = await read(video, most=4, room=2)
+    assert [(batch.first, batch.stop, len(windows)) for batch, windows in batches] == [(0, 12, 2), (12, 20, 2)]
 
 
 async def test_a_video_shorter_than_a_window_is_one(tmp_path):

@@ -153,6 +153,14 @@ class Touch:
     [
         ({}, "expected the weights of a TransNetV2"),
         ({**transnetv2_weights(), "fc1.weight": torch.zeros(16, 7)}, "expected the weights of a TransNetV2"),
+        ({**transnetv2_weights(), "SDDCNN.9999999999.x": torch.zeros(1)}, r"got others \('SDDCNN\.3'\)"),
+        ({**transnetv2_weights(), "SDDCNN.1.DDCNN.x": torch.zeros(1)}, r"got others \('SDDCNN\.1\.DDCNN\.2'\)"),
+        *(
+            ({**transnetv2_weights(), f"{name}.weight": torch.zeros(shape)}, "expected the weights of a TransNetV2")
+            for name in ("fc1", *(f"SDDCNN.0.DDCNN.0.Conv3D_1.layers.{k}" for k in range(2)))
+            for shape in ((), (4,), (4, 4, 4, 4))
+        ),
+        ({**transnetv2_weights(), "fc1.bias": torch.full((16,), torch.nan)}, "expected numbers from 0 to 1, got NaN"),
         ([1, 2], "expected a state dict"),
     ],
 )
@@ -169,13 +177,24 @@ def test_weights_that_would_run_code_are_refused_without_running_it(tmp_path):
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_folder_has_one_file_of_weights(model, tmp_path):
-    with pytest.raises(StartupError, match="got none"):
-        load(str(tmp_path))
+def test_a_folder_has_one_file_of_weights(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for missing in (str(tmp_path), "none"):
+        with pytest.raises(StartupError, match="got none"):
+            load(missing)
     for name in ("a.pth", "b.pth"):
         shutil.copy(Path(model, "weights.pth"), tmp_path / name)
     with pytest.raises(StartupError, match=r"got a\.pth, b\.pth"):
         load(str(tmp_path))
+
+
+def test_an_answer_that_is_no_number_is_an_error(tmp_path):
+    weights = transnetv2_weights()
+    weights["SDDCNN.0.DDCNN.0.Conv3D_1.layers.0.weight"] *= 1e38  # too much for a frame that is not black
+    torch.save(weights, tmp_path / "weights.pth")
+    context = load(str(tmp_path))
+    with pytest.raises(FloatingPointError, match="got NaN"):
+        answer(context, np.full((5, 27, 48, 3), 255, np.uint8))
 
 
 def test_two_stages_are_refused(model):

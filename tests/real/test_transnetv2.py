@@ -32,7 +32,7 @@ def golden() -> np.ndarray:
 @pytest.fixture(scope="module")
 def windows(part, golden) -> np.ndarray:
     """The windows of these frames."""
-    frames = film(part("footage") / "test.mp4")[: len(golden)]
+    frames = film(part("footage") / "film.mp4")[: len(golden)]
     if hashlib.sha256(frames.tobytes()).hexdigest() != str(np.load(GOLDEN)["frames_sha256"]):
         pytest.skip("this FFmpeg scales frames otherwise than that with which golden.npz was made")
     return windows_of(frames)

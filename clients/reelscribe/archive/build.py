@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import pack_handler
+from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.errors import OutputError, UsageError
 
 KINDS = ("caption", "speech", "clip", "shot")
@@ -50,7 +51,6 @@ same time, n batches take (n + 1) / 2n of the time of one process: 5/8 for four.
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_STATE_DICT_SUFFIXES = (".safetensors", ".pth", ".pt")
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
 _NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
@@ -284,11 +284,11 @@ def _find_state_dict(path: Path, revision: str | None) -> _Weights:
     if revision is not None:
         raise UsageError("revision: the weights of a shot model have none; leave it out")
     folder = path if path.is_dir() else path.parent
-    found = sorted(each for suffix in _STATE_DICT_SUFFIXES for each in folder.glob(f"*{suffix}"))
+    found = weights_in(folder)
     if len(found) != 1 or path not in (folder, found[0]):
         got = ", ".join(each.name for each in found) or "none"
         raise UsageError(
-            f"weights: expected a file of a TransNetV2 ({', '.join(_STATE_DICT_SUFFIXES)}) that is the only one in its"
+            f"weights: expected a file of a TransNetV2 ({', '.join(WEIGHTS_SUFFIXES)}) that is the only one in its"
             f" folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
         )
     _check_state_dict(found[0])

@@ -30,7 +30,7 @@ from reelscribe.cli.options.servers import (
     server_option,
 )
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
-from reelscribe.cli.parser.command import flatten
+from reelscribe.cli.parser.command import flatten, on_command_line
 from reelscribe.cli.result_commands import describe_written
 from reelscribe.errors import UsageError, printable
 
@@ -149,6 +149,7 @@ def annotate(
 
 @flatten
 def shots(
+    context: typer.Context,
     run: RunOptions,
     video: VideoOptions,
     servers: ServerOptions,
@@ -163,6 +164,8 @@ def shots(
         from reelscribe._track_specs import ShotSpec
 
         tracks: list[TrackSpec] = [*_shot_tracks(run, video, servers, cluster)]
+        if not tracks and (given := on_command_line(context, ServerOptions)):
+            raise UsageError(f"{given[0]}: expected --shot-detector transnetv2 with it; no server is asked otherwise")
         run_command(run, cluster, None, tracks or [ShotSpec(video.shot_options(run))])
 
 

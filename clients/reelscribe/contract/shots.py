@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,14 @@ WindowArray = NDArray[np.uint8]
 
 MAX_WINDOW_FRAMES = 10_000
 """Largest number of frames of a window that a model may ask for."""
+
+WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt")
+"""Suffixes of files of weights."""
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder, in order; none if there is no such folder. A shot model has one."""
+    return sorted(path for suffix in WEIGHTS_SUFFIXES for path in folder.glob(f"*{suffix}"))
 
 
 @dataclass(frozen=True)

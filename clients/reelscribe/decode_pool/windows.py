@@ -23,7 +23,7 @@ from reelscribe.contract.shots import WindowArray, Windowing
 from reelscribe.contract.source import Span, VideoInfo
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from reelscribe.decode_pool.child_channel import ChildChannel, Feed, queue_opened
-from reelscribe.decode_pool.commands import DecodedBatch, ReadCommand, Slots
+from reelscribe.decode_pool.commands import DecodedBatch, ReadCommand, Slots, items_per_request
 from reelscribe.decode_pool.frames import OpenedVideo
 
 
@@ -113,8 +113,10 @@ def feed(channel: ChildChannel, task: Any, windowing: Any, windows_per_batch: in
             end_seconds=video.end_seconds,
             why_incomplete=video.why_incomplete,
         )
+        size = Windowing.from_json(windowing)
+        max_windows = items_per_request(channel.slot_bytes, size.nbytes, windows_per_batch)
         for span in [Span(**span) for span in spans]:
-            windows = _WindowFeed(channel, video, Windowing.from_json(windowing), windows_per_batch, span.first)
+            windows = _WindowFeed(channel, video, size, max_windows, span.first)
             stop = len(video.chosen) if span.stop is None else span.stop
             windows.send_all(windows.read(stop), windows.add)
         return video.decoded

@@ -123,7 +123,7 @@ class SavedFrameBatch(SavedBatch):
             anchor,
             captions=[_caption(*row) for row in captions],
             reused=[_reused_frame(*row) for row in reused],
-            failures=[_failure(*row) for row in failures],
+            failures=[failure_from_row(*row) for row in failures],
         )
 
 
@@ -141,7 +141,8 @@ def _reused_frame(frame_index: int, pts_seconds: float, reused_from: int) -> Reu
     return ReusedFrame(index, read_number("pts_seconds", pts_seconds), source)
 
 
-def _failure(frame_index: int, pts_seconds: float, error: str) -> Failure:
+def failure_from_row(frame_index: int, pts_seconds: float, error: str) -> Failure:
+    """Return the failure of a frame from its row in the JSON of a batch. Raises TypeError if it is none."""
     index, seconds = read_count("frame_index", frame_index), read_number("pts_seconds", pts_seconds)
     return Failure(index, seconds, read_text("error", error))
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reelscribe.contract.fields import read_confidence, read_count, read_number, read_text
+from reelscribe.contract.fields import read_confidence, read_count, read_number
 from reelscribe.contract.outcomes import Failure
 from reelscribe.contract.source import Section, Transition, VideoInfo
-from reelscribe.results.batches import SavedBatch
+from reelscribe.results.batches import SavedBatch, failure_from_row
 from reelscribe.results.jobs import SavedVideo
 
 CUT_FRAMES = 2
@@ -69,7 +69,7 @@ class SavedShotBatch(SavedBatch):
             stop,
             anchor,
             marked=[_marked_frame(*row) for row in marked],
-            failures=[_failure(*row) for row in failures],
+            failures=[failure_from_row(*row) for row in failures],
         )
 
 
@@ -78,11 +78,6 @@ def _marked_frame(frame_index: int, end_seconds: float, cut: float, transition: 
     return MarkedFrame(
         index, seconds, read_confidence("cut", cut) or 0.0, read_confidence("transition", transition) or 0.0
     )
-
-
-def _failure(frame_index: int, pts_seconds: float, error: str) -> Failure:
-    index, seconds = read_count("frame_index", frame_index), read_number("pts_seconds", pts_seconds)
-    return Failure(index, seconds, read_text("error", error))
 
 
 def shots_of(

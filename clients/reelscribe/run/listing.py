@@ -360,12 +360,15 @@ class Listing:
         """Return the row of a file: what is known about it, and how much of it is done."""
         jobs: dict[Kind, KnownJob] = dict(file.jobs)
         changed: set[str] = set()
-        for track in tracks:
+        needed: set[Kind] = set()
+        for track in sorted(tracks, key=lambda track: not track.medium.options.needs):  # those that need others first
             if shown := file.shown.get(track.kind):
-                if track.keeps(shown.settings, shown.job.error_type):
+                if track.keeps(shown.settings, shown.job.error_type, is_needed=track.kind in needed):
                     jobs[track.kind] = shown.job
                 elif not track.retries(shown.job.error_type):
                     changed.update(track.differences(shown.settings))
+            if not _is_done(jobs.get(track.kind), track):
+                needed |= track.medium.options.needs
         header = file.header or Header(None, None)
         shares = [_share(jobs.get(track.kind), track, header.seconds) for track in tracks]
         is_done = bool(file.sha256) and all(_is_done(jobs.get(track.kind), track) for track in tracks)

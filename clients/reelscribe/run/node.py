@@ -20,7 +20,7 @@ from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Section, Source
-from reelscribe.errors import MediaError, ReelscribeError, SourceChanged
+from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, error_of
@@ -362,6 +362,12 @@ class Annotator:
             MediaError: The file was removed or changed meanwhile. What came of a file that was changed is forgotten.
         """
         jobs = [await track.job_to_do(source) for track in self._tracks]
+        needed = {
+            kind for track, job in zip(self._tracks, jobs, strict=True) if not job.done for kind in track.options.needs
+        }
+        for k, track in enumerate(self._tracks):
+            if track.kind in needed:
+                jobs[k] = await track.job_to_do(source, is_needed=True)
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
         if not todo:
             return jobs
@@ -400,7 +406,8 @@ class _Siblings:
         job = await self._done("shots")
         if job.error and job.error.is_missing_stream:
             return None
-        if job.error:
+        # A damaged video has the shots of what is there; those of a job that will be tried again may become others.
+        if job.error and (job.missing or not job.opened or job.error.type == RequestRefused.__name__):
             raise MediaError(f"its shots are not known: {job.error.message}")
         return await self._store.shots(job.id)
 

@@ -92,15 +92,15 @@ def test_captions_equal_those_of_one_process(demo_model, media, prompt, dtype):
 ALL_DOUBTFUL = {"logprob_threshold": 0.0, "no_speech_threshold": None, "compression_ratio_threshold": None}
 
 
-@pytest.mark.parametrize(("thresholds", "temperature", "dtype"), [({}, 0.0, "bfloat16"), (ALL_DOUBTFUL, 1.0, "auto")])
-def test_transcripts_equal_those_of_one_process(demo_speech, media, thresholds, temperature, dtype):
+@pytest.mark.parametrize(("thresholds", "doubtful", "dtype"), [({}, False, "bfloat16"), (ALL_DOUBTFUL, True, "auto")])
+def test_transcripts_equal_those_of_one_process(demo_speech, media, thresholds, doubtful, dtype):
     with Audio(AudioTask(str(media / "phrases.ogg"), SAMPLE_RATE, 10 * SAMPLE_RATE)) as audio:
         chunks = [chunk.samples for chunk in audio.chunks()][:7]
     settings = {"model": demo_speech, "device_batch": 2, "dtype": dtype, **thresholds}
     bodies = [{"chunks": chunks[:5], "word_times": True}, {"chunks": chunks[5:]}]
     calls = [call(*({**body, "sample_rate": SAMPLE_RATE} for body in bodies))]
     several, others = answers_of_two_processes("speech", settings, calls)
-    assert {answer["temperature"] for answer in several + others} == {temperature}
+    assert any(answer["temperature"] for answer in several + others) is doubtful  # some texts are better at another one
     assert len({answer["text"] for answer in several + others}) == 7
     assert several[0]["segments"][0]["words"]
 

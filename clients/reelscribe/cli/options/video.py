@@ -36,7 +36,7 @@ class VideoOptions:
         shot_option(
             metavar="X",
             help="How much the pictures of two shots differ at least, as a multiple of their contrast; for transnetv2,"
-            " how probable a cut is at least.",
+            " the probability above which a frame ends a shot.",
             show_default="0.75; for transnetv2 0.5",
         ),
     ] = None

@@ -151,6 +151,21 @@ def flatten(command: Callable[..., None]) -> Callable[..., None]:
     return flat
 
 
+def on_command_line(context: typer.Context, options: type) -> list[str]:
+    """Return the names of those options of a group that the command line gives, such as `--server`.
+
+    Args:
+        context: The command with its options.
+        options: The dataclass of the group.
+    """
+    names = {field.name for field in fields(options)}
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names and _source(context, option.name) == "COMMANDLINE"
+    ]
+
+
 def _command_path(parent: Any, name: str | None) -> tuple[str, ...]:
     """Return the words of a command without the program's name, such as ("server", "start")."""
     words = [name or ""]

@@ -59,6 +59,12 @@ class Options(ABC):
         """True if results depend on the shots that another track finds."""
         return False
 
+    @property
+    def needs(self) -> set[Kind]:
+        """The kinds of annotations of other tracks that results depend on."""
+        needs: dict[Kind, bool] = {"transcript": self.needs_transcript, "shots": self.needs_shots}
+        return {kind for kind, is_needed in needs.items() if is_needed}
+
     @abstractmethod
     def settings(self, description: Any) -> dict[str, Any]:
         """Return everything except the weights that decides the results, as JSON. It is part of the key of a job.

@@ -77,19 +77,20 @@ class PlannedTrack:
         """The model with its settings, as JSON."""
         return dict(json.loads(self.settings_text))
 
-    def keeps(self, settings: Mapping[str, Any], error_type: str | None) -> bool:
+    def keeps(self, settings: Mapping[str, Any], error_type: str | None, *, is_needed: bool) -> bool:
         """Return whether the run keeps a result with other settings that a record shows.
 
         It keeps what has all that its own result would have, and more. With `retry_failed`, it keeps all that did not
-        fail.
+        fail and that nothing is made of.
 
         Args:
             settings: The model with its settings of that result, as JSON.
             error_type: Type of the error that it ended with; None if it ended well.
+            is_needed: Whether another track of the run has something to do that depends on it.
         """
         if error_type is not None and not SourceError(error_type, "").is_missing_stream:
             return False
-        if self.retry_failed:
+        if self.retry_failed and not is_needed:
             return True
         has_extras = all(settings.get(name) or not self.settings.get(name) for name in self.extras)
         return has_extras and not self.differences(settings)
@@ -289,15 +290,21 @@ class Track:
         """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
         return await self._store.job(source.sha256, self._settings_id)
 
-    async def job_to_do(self, source: Source) -> Job:
+    async def job_to_do(self, source: Source, *, is_needed: bool = False) -> Job:
         """Return the job of a source, which is what its record shows if the run keeps that (`PlannedTrack.keeps`).
 
         With `retry_failed`, a job that failed in an earlier run is reopened first.
+
+        Args:
+            source: The source.
+            is_needed: Whether another track has something to do for the source that depends on this one.
         """
         if self.options.retry_failed or self.extras:
             text, shown = await self._store.shown(source.path, source.sha256, self.kind) or ("{}", None)
-            if shown and self.planned.keeps(json.loads(text), shown.error and shown.error.type):
-                return shown
+            if shown:
+                error_type = shown.error and shown.error.type
+                if self.planned.keeps(json.loads(text), error_type, is_needed=is_needed):
+                    return shown
         job = await self.job(source)
         if job.done and not job.is_settled(retry_failed=self.options.retry_failed):
             await self._store.reopen(job.id)
