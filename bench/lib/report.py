@@ -13,10 +13,10 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
@@ -35,7 +35,7 @@ PACKAGES = (
     "flask",
     "litserve",
 )
-"""Packages whose versions are reported."""
+"""Packages whose versions are reported, if they are installed; the handlers need few of them."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def machine() -> dict[str, str]:
         "cores": str(cores),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
+        **{name: installed for name in PACKAGES if (installed := _version(name))},
     }
 
 
@@ -121,6 +121,11 @@ def publish(reports: Iterable[Report], json_file: Path | None) -> None:
     """Print the tables. With `json_file`, write them there with the machine and the command line."""
     tables = list(reports)
     print("\n\n".join(map(str, tables)))
+    save(tables, json_file)
+
+
+def save(tables: Sequence[Report], json_file: Path | None) -> None:
+    """Write the tables to `json_file`, if there is one, with the machine and the command line."""
     if json_file:
         words = [word for word in sys.argv[1:] if word not in ("--json", str(json_file), f"--json={json_file}")]
         value = {"command": " ".join(["scripts/bench", Path(sys.argv[0]).stem, *words]), "machine": machine()}
@@ -140,6 +145,13 @@ def publish_measured(
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         publish(measure(arguments, Path(folder)), arguments.json)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -8,8 +8,8 @@
     scripts/bench gpu --device cpu --models qwen3vl --variants bf16 --batches 1 --rounds 1 \
         --clip-tokens 4 --clip-frames 4 --clip-size 320x192
 
-NOTHING WAS MEASURED ON A GPU IN THIS VERSION: there was none. The second command runs the same code with tiny models on
-a CPU; its figures mean nothing. The third compares the operations and bytes on which the shares below are based with
+What an H100 did is in docs/performance.md. The second command runs the same code with tiny models on a CPU; its figures
+mean nothing. The third compares the operations and bytes on which the shares below are based with
 torch's own counter and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some
 minutes that the real architecture of Qwen3-VL-2B loads and answers on a CPU.
 
@@ -63,7 +63,7 @@ from lib.command import add_json_option, command_parser, run_command
 from lib.gpu.limits import Ceilings, measure_ceilings, seconds
 from lib.gpu.models import FULL_SIZES, parameters, whisper_encoder_parameters
 from lib.gpu.subjects import VARIANTS, DType, Loaded, Subject, Variant, blip2, qwen3_vl, whisper
-from lib.report import Report, Spread, publish, take_turns
+from lib.report import Report, Spread, publish, save, take_turns
 
 WARM_UP = 3
 """Runs before the measured ones."""
@@ -214,11 +214,16 @@ def main() -> int:
         variant.dtype: measure_ceilings(device, getattr(torch, variant.dtype), *CEILINGS[device.type])
         for variant in variants.values()
     }
-    tables = [limits(ceilings, device)]
-    tables += [measure(subject, variants, ceilings, device, options.batches, options.rounds) for subject in subjects]
     first = ceilings[next(iter(variants.values())).dtype]
-    tables += [arithmetic(subject, first, COUNTED) for subject in subjects]
-    publish(tables, options.json)
+    tables = [limits(ceilings, device)]
+    print(tables[0])
+    for subject in subjects:  # a GPU may be lent for minutes only, so what is measured is printed and kept at once
+        tables.append(measure(subject, variants, ceilings, device, options.batches, options.rounds))
+        print(f"\n{tables[-1]}", flush=True)
+        save(tables, options.json)
+    works = [arithmetic(subject, first, COUNTED) for subject in subjects]
+    print("", *works, sep="\n\n")
+    save([*tables, *works], options.json)
     return 0
 
 

@@ -1,7 +1,7 @@
 """How fast are decoding, model and transport alone, and how much of the slowest part is left in a whole run?
 
     scripts/bench limits [--rounds 3] [--seconds 5] [--devices 100 400 1000] [--clip-frames 150]
-                         [--resize fast] [--sizes 1920x1080 ...] [--tables parts settings] [--json FILE]
+                         [--resize fast] [--sizes 1920x1080 ...] [--tables parts settings joining] [--json FILE]
 
 The table "parts" has a row for each resolution and device, with the documented setting (two workers for each device,
 one request a call):
@@ -26,7 +26,11 @@ The table "settings" compares, at the smallest resolution and for each emulated 
 it and batchSize, the number of requests that TorchServe joins for a call. The client adapts its limit of requests in
 flight by itself.
 
-A third table compares the figures with targets. The clips are noisy, textured and panned (H.264); all clips of a
+The table "joining", which only --tables asks for, has a device of 300 frames/s whose calls take 0.2 s more each, as
+the launches of BLIP-2's kernels do on an H100. It compares values of batchSize and maxBatchDelay, the milliseconds for
+which TorchServe waits for requests to join, in runs of --seconds.
+
+A last table compares the figures with targets. The clips are noisy, textured and panned (H.264); all clips of a
 library show the same frames. Every round runs all variants of a table once, which takes a minute or two, so figures of
 different resolutions are that far apart in time. Figures are medians and, in brackets, smallest and largest.
 """
@@ -75,12 +79,17 @@ WORKERS, BATCH_SIZE = 2, 1
 """The documented setting: workers that share a device, and requests in a call."""
 TRIED = tuple(product((1, 2), (1, 4, 8)))
 """Numbers of workers and values of batchSize in the table "settings"."""
+CALL_SECONDS, CALL_RATE = 0.2, 300.0
+"""Seconds that each call takes besides, and frames/s, of the device in the table "joining"."""
+JOINED = ((1, 1), (4, 5), (8, 1), (8, 5), (8, 20), (16, 5))
+"""Values of batchSize and of maxBatchDelay in the table "joining"."""
 TRANSPORT_SECONDS = 2.0
 MODEL_FRAMES = 1024
 """Frames of a run of the model alone."""
 CPU, TRANSPORT = "CPU-bound", "transport"
 CORES = len(os.sched_getaffinity(0))
 SIZES = {f"{width}x{height}": (width, height) for width, height in RESOLUTIONS}
+TABLES = ("parts", "settings", "joining")
 TARGETS = ("Targets", ("figure", "target", "measured"))
 
 
@@ -241,6 +250,30 @@ def measure_settings(library: Library, root: Path, arguments: argparse.Namespace
     return report, targets
 
 
+def measure_joining(library: Library, root: Path, arguments: argparse.Namespace) -> Report:
+    """The table "joining"."""
+    report = Report(
+        f"A device of {CALL_RATE:g} frames/s whose calls take {CALL_SECONDS:g} s besides, one worker",
+        ("batchSize, maxBatchDelay", "between answers", "to the first", "frames of a request"),
+    )
+    models = {
+        f"{size}, {delay} ms": Emulated(CALL_RATE, batch_size=size, batch_delay=delay, call_seconds=CALL_SECONDS)
+        for size, delay in JOINED
+    }
+    named = {f"joining-{number}": model for number, model in enumerate(models.values())}
+    with serve_all_emulated(root, CONFIG, named) as servings:
+        paths = library.lasting(arguments.seconds, CALL_RATE)
+        wholes = {
+            name: WholeRun([each], paths, library.options) for name, each in zip(models, servings.values(), strict=True)
+        }
+        spreads = take_turns(arguments.rounds, wholes)
+    first = next(iter(spreads.values()))
+    for name, spread in spreads.items():
+        requests = wholes[name].spread(lambda run: run.frames / run.requests)
+        report.add(name, spread, spread.over(first), requests)
+    return report
+
+
 def _transport(serving: Serving) -> float:
     return asyncio.run(transport_alone(serving, 2 * WORKERS, TRANSPORT_SECONDS))
 
@@ -254,7 +287,7 @@ def main() -> None:
     parser.add_argument("--clip-frames", type=int, default=150, help="frames of each source")
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--tables", nargs="+", choices=("parts", "settings"), default=["parts", "settings"])
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES[:2])
     add_json_option(parser)
     arguments = parser.parse_args()
     targets = Report(*TARGETS)
@@ -271,6 +304,8 @@ def main() -> None:
             table, rows = measure_settings(libraries[0], root / "settings", arguments)
             reports.append(table)
             targets.rows += rows.rows
+        if "joining" in arguments.tables:
+            reports.append(measure_joining(libraries[0], root / "joining", arguments))
     publish([*reports, targets], arguments.json)
 
 

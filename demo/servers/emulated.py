@@ -20,12 +20,16 @@ class Emulated:
     """A captioner on emulated devices, which sleep as long as a device of the given speed would compute."""
 
     frames_per_second: float
-    """Speed of each device."""
+    """Speed of each device, once a call has begun."""
     workers: int = 1
     """Number of workers that share each device."""
     devices: int = 1
     batch_size: int = 1
-    """Largest number of requests that TorchServe passes to one call of the handler; it waits 1 ms for them."""
+    """Largest number of requests that TorchServe passes to one call of the handler."""
+    batch_delay: int = 1
+    """Milliseconds for which TorchServe waits for more requests."""
+    call_seconds: float = 0.0
+    """Seconds that each call takes besides, however few its frames are, as the launches of a GPU's kernels do."""
     frame: InputSize | PixelBudget = FRAME
     """Input size of the model."""
 
@@ -36,9 +40,10 @@ class Emulated:
             "minWorkers": workers,
             "maxWorkers": workers,
             "batchSize": self.batch_size,
-            "maxBatchDelay": 1,
+            "maxBatchDelay": self.batch_delay,
             "handler": {
                 "frames_per_second": self.frames_per_second,
+                "call_seconds": self.call_seconds,
                 "devices": self.devices,
                 "frame": asdict(self.frame),
             },

@@ -1,9 +1,9 @@
 """A TorchServe handler with an emulated device: it reads requests as the caption handler does, and sleeps.
 
-A device captions `frames_per_second`, whatever the machine. Workers that share a device wait for each other. While a
-worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The YAML's `handler:` has this rate, the number
-of `devices` among which the workers are divided, and `frame`, the model's input size. The caption of a frame is its
-size.
+A device takes `call_seconds` for each call, and captions `frames_per_second` then, whatever the machine. Workers that
+share a device wait for each other. While a worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The
+YAML's `handler:` has these two, the number of `devices` among which the workers are divided, and `frame`, the model's
+input size. The caption of a frame is its size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EmulatedHandler:
         """Read the settings, and choose the device that this worker uses."""
         settings = context.model_yaml_config["handler"]
         self._frame = input_size_from_json(settings["frame"])
-        self._seconds = 1 / settings["frames_per_second"]
+        self._call_seconds, self._seconds = settings["call_seconds"], 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
         # The lock is held as long as the file is open, which is as long as the worker lives.
@@ -43,7 +43,7 @@ class EmulatedHandler:
         requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
         captions = [[FrameCaption(f"{frames.shape[2]} x {frames.shape[1]}")] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
-        time.sleep(self._seconds * sum(map(len, captions)))
+        time.sleep(self._call_seconds + self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)
         # Each request gets an equal part of the time, so that their headers add up to the worker's time.
         seconds = (time.monotonic() - began) / len(data)

@@ -56,9 +56,6 @@ class SpeechSettings(ModelSettings):
     no_speech_threshold: float | None = 0.8
     """Whisper: text is dropped if the probability of no speech, plus 0.4 times how far its average log-probability is
     below 0, is higher. None disables this."""
-    text_probability_threshold: float | None = None
-    """Whisper: text whose tokens have a lower mean probability (0 to 1), where repetitions count half, is guessed, and
-    is dropped. None disables this, as short words are no more probable than guesses."""
     tokens_per_second: float = 14.0
     """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)

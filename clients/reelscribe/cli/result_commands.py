@@ -22,7 +22,8 @@ from reelscribe.viewer.site import MEDIA_CHOICES, SiteOptions
 def browse(
     out: Annotated[Path, typer.Argument(help="Folder of a run, which may be going on.")],
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 chooses one that is free.")
+        int,
+        typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port on 127.0.0.1; 0 chooses one that is free."),
     ] = 0,
     transcode: Annotated[
         bool,
@@ -160,7 +161,7 @@ def status(
 
         saved = earlier_run_state(out)
         if saved is None:
-            raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything; see --out")
+            raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything")
         with row_errors(out / LEDGER):
             run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
             table = run.table(out)

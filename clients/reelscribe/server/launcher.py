@@ -259,7 +259,9 @@ def _read_identity(options: StartOptions) -> tls.Identity | None:
 
 def _refuse_second(instance: Instance) -> None:
     if instance.processes():
-        raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
+        raise StartupError(
+            f"{instance.directory}: a server is running there already; stop it first, with `reelscribe server stop`"
+        )
 
 
 def _start(instance: Instance, checked: _CheckedStart) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from transcripts.whisper.engine_interface import (
     AlignedTokens,
     DecodedTokens,
     average_logprob,
-    decoded_tokens,
     token_limits,
 )
 from transcripts.whisper.tokens import TokenSegment, WhisperTokens
@@ -45,9 +43,6 @@ ENCODER_FILE = "model.safetensors"
 
 FRAMES_PER_STATE = 2
 """Frames of the spectrogram for each state of the encoder."""
-
-_LOGITS_BYTES = 2**31
-"""Memory for the logits of windows that are decoded together, in bytes, if they have as many tokens as they may."""
 
 _OPTIONS = ("max_new_tokens",)
 """The options of transformers' `generate` that this engine has too."""
@@ -75,12 +70,11 @@ class CTranslate2Engine:
         generation = GenerationConfig.from_pretrained(settings.pretrained, revision=settings.revision or "main")
         self.tokens = WhisperTokens(generation, config.eos_token_id, timestamps=settings.timestamps)
         self.word_times = bool(getattr(generation, "alignment_heads", None))
-        self.text_probability_threshold = settings.text_probability_threshold
         self.max_new_tokens = settings.generation.get("max_new_tokens", math.inf)
         self.options = {
             "beam_size": 1,
             "return_scores": True,
-            "return_logits_vocab": True,
+            "length_penalty": 0,  # a score is then the sum of the log-probabilities, with that of the end token
             "return_no_speech_prob": True,
             "max_initial_timestamp_index": getattr(generation, "max_initial_timestamp_index", None)
             or config.max_source_positions,
@@ -178,30 +172,24 @@ class CTranslate2Batch:
                 self.select([row])._sampled(prompt, limit, temperature, seed)
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
-        together = max(1, _LOGITS_BYTES // (4 * engine.config.vocab_size * max(limits)))
-        if len(self) <= together:
-            return self._greedy(prompts, limits)
-        parts = [range(at, min(at + together, len(self))) for at in range(0, len(self), together)]
-        return [
-            decoded
-            for part in parts
-            for decoded in self.select(part)._greedy([prompts[row] for row in part], [limits[row] for row in part])
-        ]
-
-    def _greedy(self, prompts: list[list[int]], limits: list[int]) -> list[DecodedTokens]:
-        """Generate the most probable tokens of each window."""
-        # CTranslate2 takes one limit for all windows.
-        results = self._run(self._engine.model, prompts, max(limits))
-        return [
-            self._known(result, cut=limit < max(limits)) or self._exact(result, limit)
-            for result, limit in zip(results, limits, strict=True)
-        ]
+        # CTranslate2 takes one limit for all windows; one that has become longer than it may is generated again.
+        results = self._run(engine.model, prompts, max(limits))
+        for row, limit in enumerate(limits):
+            if len(results[row].sequences_ids[0]) > limit:
+                (results[row],) = self.select([row])._run(engine.model, [prompts[row]], limit)
+        return [self._decoded(result, result.scores[0]) for result in results]
 
     def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
         """Sample the tokens of the only window."""
-        model = self._engine.load_with_seed(seed)
-        (result,) = self._run(model, [prompt], limit, sampling_topk=0, sampling_temperature=temperature)
-        return self._exact(result, limit)
+        model, tokens = self._engine.load_with_seed(seed), self._engine.tokens
+        sampling = {"sampling_topk": 0, "sampling_temperature": temperature}
+        (result,) = self._run(model, [prompt], limit, return_logits_vocab=True, **sampling)
+        # The score is that of the temperature; log-probabilities are without one.
+        (generated,), (steps,) = result.sequences_ids, result.logits
+        selected = torch.tensor([*generated, tokens.end][: len(steps)])
+        logits = torch.from_numpy(np.stack([_array(step).ravel() for step in steps[: len(selected)]]))
+        logprobs = logits.gather(1, selected[:, None])[:, 0] - logits.logsumexp(1)
+        return self._decoded(result, float(logprobs.sum()))
 
     def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
         """Generate up to `limit` tokens for each window."""
@@ -209,41 +197,11 @@ class CTranslate2Batch:
         length = max(2 * limit, limit + len(prompts[0]))
         return model.generate(self._view, prompts, max_length=length, **self._engine.options, **options)
 
-    def _known(self, result: Any, *, cut: bool) -> DecodedTokens | None:
-        """The tokens of a window, if the sum of their log-probabilities tells that the text is not guessed.
-
-        Reading all logits costs more: with a large vocabulary, nearly a millisecond for each token.
-
-        Args:
-            result: What CTranslate2 returned.
-            cut: Whether the window may have fewer tokens than CTranslate2 was told.
-
-        Returns:
-            The tokens, with a lower bound for the text's probability; None if it takes the logits to know.
-        """
-        (tokens,), (score,) = result.sequences_ids, result.scores
-        if not tokens or cut:
-            return None
-        logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
-        text = [token for token in tokens if token < self._engine.tokens.end]
-        # The mean of probabilities is at least their geometric mean, and other tokens only make that lower.
-        halves = sum(token == before for before, token in pairwise(text))
-        bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
-        threshold = self._engine.text_probability_threshold
-        if threshold is not None and bound < threshold:
-            return None
+    def _decoded(self, result: Any, logprob: float) -> DecodedTokens:
+        """The tokens of a window, with the sum of the log-probabilities of them and their end."""
+        (tokens,) = result.sequences_ids
         kept = self._engine.tokens.text_and_timestamps(tokens)
-        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), bound, result.no_speech_prob)
-
-    def _exact(self, result: Any, limit: int) -> DecodedTokens:
-        """The first `limit` tokens of a window and their probabilities, from the logits of each step."""
-        tokens = self._engine.tokens
-        (generated,), (steps,) = result.sequences_ids, result.logits
-        generated = generated[:limit]
-        selected = torch.tensor([*generated, tokens.end][: min(limit, len(steps))])
-        logits = torch.from_numpy(np.stack([_array(step).ravel() for step in steps[: len(selected)]]))
-        logprobs = logits.gather(1, selected[:, None])[:, 0] - logits.logsumexp(1)
-        return decoded_tokens(tokens, generated, logprobs.tolist(), result.no_speech_prob)
+        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), result.no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""

@@ -6,9 +6,7 @@ windows, temperatures and thresholds, segments and words are the same with every
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -17,16 +15,12 @@ from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 
 
 class DecodedTokens(NamedTuple):
-    """The tokens that were generated for one window; `decoded_tokens` makes them."""
+    """The tokens that were generated for one window."""
 
     tokens: list[int]
     """IDs of text and timestamp tokens, without the prompt and the end token."""
     avg_logprob: float
     """Average log-probability of the tokens and the end token."""
-    text_probability: float
-    """Mean probability of the text tokens, without timestamps, from 0 to 1; 1 if there are none. A token that repeats
-    the one before it counts half, as a model that guesses finds repetitions probable. Where it exceeds
-    `text_probability_threshold`, an engine may return a lower bound that exceeds it too."""
     no_speech_prob: float
     """Probability from 0 to 1 that the window holds no speech, of the decoder's first step."""
 
@@ -122,31 +116,6 @@ def token_limits(limits: list[int], prompt: list[int], most: float, positions: i
     # The last position is left for the end token, which the alignment of words needs.
     longest = min(most, positions - len(prompt) - 1)
     return [int(min(limit, longest)) for limit in limits]
-
-
-def decoded_tokens(
-    tokens: WhisperTokens, generated: Sequence[int], logprobs: Sequence[float], no_speech_prob: float
-) -> DecodedTokens:
-    """Make the result of a window from the log-probability of each token.
-
-    Args:
-        tokens: The special tokens of the model.
-        generated: The N tokens that were generated, without the end token.
-        logprobs: Their log-probabilities, (N,) or with that of the end token (N + 1,).
-        no_speech_prob: See `DecodedTokens`.
-
-    Returns:
-        The tokens, and how probable they are.
-    """
-    text = [(token, logprob) for token, logprob in zip(generated, logprobs, strict=False) if token < tokens.end]
-    halves = [False, *(token == before for (before, _), (token, _) in pairwise(text))]
-    total = sum(math.exp(logprob) * (0.5 if half else 1.0) for (_, logprob), half in zip(text, halves, strict=False))
-    return DecodedTokens(
-        tokens.text_and_timestamps(list(generated)),
-        average_logprob(sum(logprobs), len(generated)),
-        total / len(text) if text else 1.0,
-        no_speech_prob,
-    )
 
 
 def average_logprob(total: float, generated: int) -> float:

@@ -38,7 +38,6 @@ _DESCRIBED_SETTINGS = (
     "compression_ratio_threshold",
     "logprob_threshold",
     "no_speech_threshold",
-    "text_probability_threshold",
     "tokens_per_second",
 )
 """The settings that influence transcripts, besides the options of `generate`; they are part of the description."""

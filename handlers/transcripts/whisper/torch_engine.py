@@ -20,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from reelscribe.errors import StartupError
 from runtime.model_settings import load_pretrained, revision_of
 from transcripts.speech_model import SpeechSettings
-from transcripts.whisper.engine_interface import AlignedTokens, DecodedTokens, decoded_tokens, token_limits
+from transcripts.whisper.engine_interface import AlignedTokens, DecodedTokens, average_logprob, token_limits
 from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 from transcripts.whisper.word_alignment import align_tokens
 
@@ -164,7 +164,8 @@ class TorchBatch:
     def _decoded(self, row: list[int], logprobs: list[float], no_speech_prob: float) -> DecodedTokens:
         tokens = self._engine.tokens
         count = row.index(tokens.end) if tokens.end in row else len(row)
-        return decoded_tokens(tokens, row[:count], logprobs[: count + 1], no_speech_prob)
+        average = average_logprob(sum(logprobs[: count + 1]), count)
+        return DecodedTokens(tokens.text_and_timestamps(row[:count]), average, no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""

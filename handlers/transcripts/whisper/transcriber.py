@@ -124,8 +124,6 @@ class Thresholds:
     no_speech: float | None
     """A higher probability of no speech, with NO_SPEECH_LOGPROB_WEIGHT times the average log-probability subtracted,
     means that nobody speaks."""
-    text_probability: float | None = None
-    """A lower mean probability of the text's tokens means that the text is guessed, and nobody speaks."""
 
     def needs_fallback(self, avg_logprob: float, compression_ratio: float, *, ends_in_loop: bool) -> bool:
         """Return whether to decode again at a higher temperature: the text is improbable or has got into a loop."""
@@ -133,10 +131,8 @@ class Thresholds:
         improbable = self.logprob is not None and avg_logprob < self.logprob
         return (repeats and ends_in_loop) or improbable
 
-    def is_no_speech(self, avg_logprob: float, no_speech_prob: float, text_probability: float = 1.0) -> bool:
-        """Return whether to drop the text, because nobody speaks or the text is guessed."""
-        if self.text_probability is not None and text_probability < self.text_probability:
-            return True
+    def is_no_speech(self, avg_logprob: float, no_speech_prob: float) -> bool:
+        """Return whether to drop the text, because nobody speaks."""
         score = no_speech_prob - NO_SPEECH_LOGPROB_WEIGHT * avg_logprob
         return self.no_speech is not None and score > self.no_speech
 
@@ -147,7 +143,6 @@ class _DecodingResult(NamedTuple):
     tokens: list[int]
     text: str
     avg_logprob: float
-    text_probability: float
     no_speech_prob: float
     temperature: float
 
@@ -181,7 +176,6 @@ class WindowTranscriber:
             settings.compression_ratio_threshold,
             settings.logprob_threshold,
             settings.no_speech_threshold,
-            settings.text_probability_threshold,
         )
 
     def transcribe(self, tree: TensorTree) -> TensorTree:
@@ -225,9 +219,8 @@ class WindowTranscriber:
                 [windows[i].seeds[attempt] for i in remaining],
             )
             doubtful: list[int] = []
-            for i, (tokens, avg_logprob, text_probability, no_speech_prob) in zip(remaining, decoded, strict=True):
-                text = self._text(tokens)
-                result = _DecodingResult(tokens, text, avg_logprob, text_probability, no_speech_prob, temperature)
+            for i, (tokens, avg_logprob, no_speech_prob) in zip(remaining, decoded, strict=True):
+                result = _DecodingResult(tokens, self._text(tokens), avg_logprob, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
                 if self._needs_fallback(result):
                     doubtful.append(i)
@@ -253,7 +246,7 @@ class WindowTranscriber:
         return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, ends_in_loop=ends_in_loop)
 
     def _is_no_speech(self, result: _DecodingResult) -> bool:
-        return self._thresholds.is_no_speech(result.avg_logprob, result.no_speech_prob, result.text_probability)
+        return self._thresholds.is_no_speech(result.avg_logprob, result.no_speech_prob)
 
     def _decode(
         self,

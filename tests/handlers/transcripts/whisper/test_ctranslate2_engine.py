@@ -83,11 +83,18 @@ def test_a_sample_is_the_same_in_every_batch_and_another_one_for_other_audio(dem
     assert len({transcript.text for transcript in together}) == 3
 
 
-def test_windows_whose_logits_take_too_much_memory_are_decoded_in_parts(demo_speech, converted, chunks, monkeypatch):
-    model = load(demo_speech, engine=CT2, converted=converted)
-    together = model.transcribe(chunks)
-    monkeypatch.setattr("transcripts.whisper.ctranslate2_engine._LOGITS_BYTES", 1)
-    assert model.transcribe(chunks) == together
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_each_window_has_its_own_limit_of_tokens_whatever_the_others_of_its_batch(
+    demo_speech, converted, chunks, timestamps
+):
+    short = Chunk(chunks[0].samples[:16000], chunks[0].options)
+    settings = {"tokens_per_second": 1.0, "timestamps": timestamps, "logprob_threshold": None}
+    model = load(demo_speech, engine=CT2, converted=converted, **settings)
+    alone = [*model.transcribe([short]), *model.transcribe(chunks[:1])]
+    assert model.transcribe([short, chunks[0]]) == alone
+    exact = load(demo_speech, **settings).transcribe([short, chunks[0]])
+    assert [t.text for t in alone] == [t.text for t in exact]
+    assert [t.avg_logprob for t in alone] == pytest.approx([t.avg_logprob for t in exact], abs=2e-4)
 
 
 def test_int8_is_a_dtype_of_its_own_with_the_encoder_in_the_same_file(demo_speech, converted, chunks, tmp_path):

@@ -19,7 +19,6 @@ from support.tiny_models import save_whisper
 from transcripts.whisper.ctranslate2_conversion import convert
 
 GUESSES = {"temperatures": [0.0], "logprob_threshold": None, "no_speech_threshold": None}
-GUESSES["text_probability_threshold"] = None  # random weights only guess
 
 
 @pytest.fixture(scope="module")

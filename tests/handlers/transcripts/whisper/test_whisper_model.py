@@ -145,7 +145,7 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     def generate(self, prompts, budgets, temperature, seeds):
         windows.append(len(self))
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
-        return [DecodedTokens(number(script), -0.1, 0.9, 0.0)] * len(self)
+        return [DecodedTokens(number(script), -0.1, 0.0)] * len(self)
 
     monkeypatch.setattr(TorchBatch, "generate", generate)
     return windows
@@ -168,7 +168,7 @@ def test_a_loop_at_every_temperature_is_worse_than_an_improbable_text(directory,
 
     def generate(self, prompts, budgets, temperature, seeds):
         script, logprob = results.pop(0) if len(results) > 1 else results[0]
-        return [DecodedTokens(number(script), logprob, 0.9, 0.0)]
+        return [DecodedTokens(number(script), logprob, 0.0)]
 
     monkeypatch.setattr(TorchBatch, "generate", generate)
     (transcript,) = model.transcribe(chunks([noise(4, 1)]))

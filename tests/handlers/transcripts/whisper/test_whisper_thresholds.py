@@ -36,10 +36,3 @@ def test_a_text_that_is_improbable_or_got_into_a_loop_is_decoded_again(
 def test_the_probability_of_no_speech_and_an_improbable_text_count_together(avg_logprob, no_speech_prob, no_speech):
     assert USUAL.is_no_speech(avg_logprob, no_speech_prob) is no_speech
     assert not NONE.is_no_speech(avg_logprob, no_speech_prob)
-
-
-def test_text_whose_tokens_are_guessed_is_no_speech_where_that_is_set():
-    thresholds = Thresholds(2.4, -1.0, 0.8, text_probability=0.4)
-    assert thresholds.is_no_speech(-0.9, 0.0, text_probability=0.39)
-    assert not thresholds.is_no_speech(-0.9, 0.0, text_probability=0.41)
-    assert not USUAL.is_no_speech(-0.9, 0.0, text_probability=0.0)
