@@ -39,7 +39,7 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
             lambda: FrameReader(limits, size),
             DeviceBatches(
                 captioner.collect,
-                settings.device_batch,
+                settings.items_at_once(device),
                 submit=captioner.submit,
                 item="frame",
                 counters=counters,

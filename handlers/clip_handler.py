@@ -41,7 +41,7 @@ class ClipHandler(ModelHandler[ClipSettings]):
             lambda: ClipReader(describer),
             DeviceBatches(
                 describer.describe,
-                settings.device_batch,
+                settings.items_at_once(device),
                 item="clip",
                 length=describer.length,
                 most_padding=MOST_PADDING,

@@ -39,7 +39,7 @@ class ShotHandler(ModelHandler[ShotSettings]):
             # Windows are not padded, so those of one batch have the same length.
             DeviceBatches(
                 detector.detect,
-                settings.device_batch,
+                settings.items_at_once(device),
                 item="window",
                 length=len,
                 most_padding=0.0,

@@ -68,7 +68,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             generation=model.generation,
             dtype=model.dtype,
             engine=settings.engine,
-            device_batch=settings.device_batch,
+            device_batch=settings.items_at_once(device),
             max_chunks=settings.max_chunks,
             workers=workers,
             response_seconds=response_seconds,
@@ -78,7 +78,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             lambda: AudioReader(limits, model),
             DeviceBatches(
                 collect,
-                settings.device_batch,
+                settings.items_at_once(device),
                 submit=submit,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),

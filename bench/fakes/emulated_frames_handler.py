@@ -35,7 +35,7 @@ class EmulatedFramesHandler(ModelHandler[EmulatedSettings]):
     def load_model(
         self,
         settings: EmulatedSettings,
-        _device: torch.device,
+        device: torch.device,
         _workers: int,
         _response_seconds: float,
         _second_stage: SecondStage | None = None,
@@ -50,7 +50,7 @@ class EmulatedFramesHandler(ModelHandler[EmulatedSettings]):
         return LoadedModel(
             {"name": "emulated", "revision": "1"},
             lambda: FrameReader(FrameLimits(512, 8192), InputSize(224, 224)),
-            DeviceBatches(caption, settings.device_batch, item="frame"),
+            DeviceBatches(caption, settings.items_at_once(device), item="frame"),
         )
 
 

@@ -68,7 +68,7 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
     def load_model(
         self,
         settings: EmulatedSettings,
-        _device: torch.device,
+        device: torch.device,
         workers: int,
         response_seconds: float,
         _second_stage: SecondStage | None = None,
@@ -86,7 +86,7 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
             word_times=model.word_times,
             generation=model.generation,
             dtype="float32",
-            device_batch=settings.device_batch,
+            device_batch=settings.items_at_once(device),
             max_chunks=model.max_chunks,
             workers=workers,
             response_seconds=response_seconds,
@@ -105,7 +105,7 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
             lambda: AudioReader(limits, model),
             DeviceBatches(
                 compute_in_read_threads if settings.compute_in_read_threads else compute,
-                settings.device_batch,
+                settings.items_at_once(device),
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),
             ),

@@ -1,7 +1,7 @@
 """Recorded speech of which the words are known: sentences with pauses, and what happens to recordings in the world.
 
-The sentences, words and sounds are those that scripts/real_data prepares. Every set is made with a seed, so that two
-programs transcribe the same samples.
+The sentences, announcements, words and sounds are those that scripts/real_data prepares. Every set is made with a seed,
+so that two programs transcribe the same samples.
 """
 
 from __future__ import annotations
@@ -27,15 +27,23 @@ from synthetic.phrases import SAMPLE_RATE
 PAUSE_SECONDS = (0.2, 1.2)
 """Shortest and longest pause between two sentences."""
 
+SENTENCE_WORDS = 4
+"""Announcements of so many words are sentences."""
+
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_NUMBERS = {str(k): word for k, word in enumerate(_DIGITS)}
+"""Numbers that are written in both ways."""
+
 _SEMITONES = (0, 3, 4, 5, 7, 9, 10, 12)
 """Steps of the tones of chords above their root."""
 
-_OTHER = re.compile(r"[^a-z' ]+")
+_OTHER = re.compile(r"[^a-z0-9' ]+")
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, written in one way: lower case, no punctuation, titles in full."""
-    return _OTHER.sub(" ", text.lower().replace("mr.", "mister").replace("-", " ")).split()
+    """Return the words of a text, written in one way: lower case, no punctuation, titles and numbers in full."""
+    words = _OTHER.sub(" ", text.lower().replace("mr.", "mister").replace("-", " ")).split()
+    return [_NUMBERS.get(word, word) for word in words]
 
 
 def wrong_words(expected: list[str], got: list[str]) -> int:
@@ -59,15 +67,30 @@ def read_texts(folder: Path) -> dict[Path, str]:
     return {folder / name: text for name, text in json.loads((folder / "texts.json").read_text()).items()}
 
 
-def sentences(voices: Path, seconds: float, seed: int) -> Recording:
-    """Return sentences in random order, with pauses, of about so many seconds."""
+def announcements(folder: Path, *, short: bool) -> dict[Path, list[str]]:
+    """Return the words of the short announcements, or of those that are sentences."""
+    words = {path: words_of(text) for path, text in read_texts(folder / "announcements").items()}
+    return {path: each for path, each in words.items() if (len(each) < SENTENCE_WORDS) is short}
+
+
+def spoken_sentences(folder: Path) -> list[tuple[Path, list[str]]]:
+    """Return the recordings of sentences, of LibriVox and of announcements, with their words."""
+    read = {path: words_of(text) for path, text in read_texts(folder / "voices").items()}
+    return [*(read | announcements(folder, short=False)).items()]
+
+
+def sentences(folder: Path, seconds: float, seed: int) -> Recording:
+    """Return sentences in random order, with pauses, of about so many seconds; none recurs before all have come."""
     rng = random.Random(seed)  # noqa: S311 - a seed is needed, not secrecy
-    recorded = [(read_samples(path), words_of(text)) for path, text in read_texts(voices).items()]
+    spoken = spoken_sentences(folder)
+    order: list[int] = []
     pieces: list[SampleArray] = []
     phrases: list[tuple[float, tuple[str, ...]]] = []
     count = 0
     while count < seconds * SAMPLE_RATE:
-        samples, words = rng.choice(recorded)
+        order = order or rng.sample(range(len(spoken)), len(spoken))
+        path, words = spoken[order.pop()]
+        samples = read_samples(path)
         phrases.append((count / SAMPLE_RATE, tuple(words)))
         pieces += [samples, np.zeros(round(rng.uniform(*PAUSE_SECONDS) * SAMPLE_RATE), np.int16)]
         count += len(samples) + len(pieces[-1])
@@ -156,7 +179,7 @@ KINDS: dict[str, Callable[[SampleArray], SampleArray]] = {
 """Changes the samples of each kind of recording. The words stay the same, and with all but the tempo their times."""
 
 
-def recording(voices: Path, kind: str, seconds: float, seed: int) -> Recording:
+def recording(folder: Path, kind: str, seconds: float, seed: int) -> Recording:
     """Return a recording of a kind, of about so many seconds before its tempo is changed."""
-    plain = sentences(voices, seconds, seed)
+    plain = sentences(folder, seconds, seed)
     return Recording(KINDS[kind](plain.samples), plain.phrases)

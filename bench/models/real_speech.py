@@ -1,16 +1,18 @@
 """How many words are wrong with a published Whisper and recorded voices, and how fast is it: ours and faster-whisper?
 
     scripts/bench real_speech FOLDER [--seconds 480] [--kinds clean ...] [--ways ours ...] [--rounds 1] [--seed 0]
-                              [--setting NAME=VALUE ...] [--json FILE]
+                              [--setting NAME=VALUE ...] [--curve] [--json FILE]
 
 FOLDER is one that scripts/real_data has prepared: openai/whisper-tiny.en and recordings. All ways run on one thread in
 float32, from samples in memory to text.
 
 The first table has the words wrong, in percent, in a recording of `--seconds` of each kind (lib/real_recordings.py):
-sentences of LibriVox in random order with pauses of 0.2 to 1.2 s. The last row has all of them together, and the last
-column the seconds of audio that are transcribed in a CPU second. The second table has single words of Tux Paint that
-are found and that become nothing, and the words that are invented for its sounds of animals and things. Of both, a half
-was used to choose thresholds, and the other half was not: the halves have columns of their own.
+258 sentences of LibriVox and of announcements, in random order with pauses of 0.2 to 1.2 s. Another column has all of
+them together, and the last one the seconds of audio that are transcribed in a CPU second. The second table has single
+words of Tux Paint that are found and that become nothing, and the words that are invented for its sounds of animals and
+things. Of both, a half was used to choose thresholds, and the other half was not: the halves have columns of their own.
+So have announcements of one to three words, of which none was used. With `--curve`, a third table has for each
+`no_speech_threshold` the recordings of words that become nothing, and the words that are invented for sounds.
 
 - ours, ours ctranslate2: cut as the client does, packed, and transcribed by the handler's model with the settings of
   speech.yaml, in batches of 8. `--setting` changes settings of the handler, as in `--setting temperatures=[0.0]`.
@@ -39,15 +41,19 @@ import yaml
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.local_speech import LocalSpeech
-from lib.real_recordings import KINDS, read_samples, read_texts, recording, words_of, wrong_words
+from lib.real_recordings import KINDS, announcements, read_samples, read_texts, recording, words_of, wrong_words
 from lib.recordings import Recording
 from lib.report import Report, Spread, publish
-from reelscribe.contract.speech import SampleArray
+from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import SilenceDetector
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from transcripts.whisper.ctranslate2_conversion import convert
+from transcripts.whisper.transcriber import NO_SPEECH_LOGPROB_WEIGHT
 
 BATCH = 8
+
+CURVE = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 1.0, 1.2, 2.0)
+"""Values of `no_speech_threshold` in the third table."""
 
 Transcribe = Callable[[Sequence[SampleArray]], list[str]]
 """A function that returns the text of each recording."""
@@ -122,19 +128,50 @@ def measure_sentences(
 
 
 def measure_short(folder: Path, transcribe: Transcribe) -> list[str]:
-    """Return the cells of a way for single words and for sounds, each for one half and the other."""
+    """Return the cells of a way: single words in two halves, short announcements, and sounds in two halves."""
     cells = []
-    texts = read_texts(folder / "words")
-    words = sorted(texts)
-    for half in (words[::2], words[1::2]):
-        got = transcribe([read_samples(path) for path in half])
-        found = sum(words_of(texts[path]) == words_of(text) for path, text in zip(half, got, strict=True))
-        cells.append(f"{found}, {sum(not words_of(text) for text in got)} of {len(half)}")
+    words = sorted((path, words_of(text)) for path, text in read_texts(folder / "words").items())
+    for part in (words[::2], words[1::2], [*announcements(folder, short=True).items()]):
+        got = [words_of(text) for text in transcribe([read_samples(path) for path, _ in part])]
+        found = sum(expected == heard for (_, expected), heard in zip(part, got, strict=True))
+        cells.append(f"{found}, {sum(not heard for heard in got)} of {len(part)}")
     sounds = sorted((folder / "sounds").glob("*.ogg"))
     for half in (sounds[::2], sounds[1::2]):
         counts = [len(words_of(text)) for text in transcribe([read_samples(path) for path in half])]
         cells.append(f"{sum(counts)} in {sum(count > 0 for count in counts)} of {len(half)}")
     return cells
+
+
+def measure_curve(folder: Path, settings: dict[str, Any]) -> Report:
+    """Return the table of thresholds: what each costs in words and in sounds."""
+    local = LocalSpeech(folder / "whisper-tiny.en", device_batch=BATCH, **{**settings, "no_speech_threshold": None})
+    words, sounds = sorted(read_texts(folder / "words")), sorted((folder / "sounds").glob("*.ogg"))
+    parts = {
+        "words lost": words[::2],
+        "held out": words[1::2],
+        "announcements lost": [*announcements(folder, short=True)],
+        "words invented": sounds[::2],
+        "sounds held out": sounds[1::2],
+    }
+    found: dict[str, list[tuple[float, int]]] = {}
+    for name, paths in parts.items():
+        transcripts = local.transcribe_chunks([read_samples(path) for path in paths], SpeechOptions())
+        found[name] = [(no_speech_score(each), len(words_of(each.text))) for each in transcripts]
+    report = Report(
+        "What each no_speech_threshold drops", ("threshold", *(f"{n} ({len(p)})" for n, p in parts.items()))
+    )
+    for threshold in CURVE:
+        lost = [sum(score > threshold or not count for score, count in part) for part in [*found.values()][:3]]
+        made = [sum(count for score, count in part if score <= threshold) for part in [*found.values()][3:]]
+        report.add(f"{threshold:g}", *lost, *made)
+    return report
+
+
+def no_speech_score(transcript: ChunkTranscript) -> float:
+    """Return what `no_speech_threshold` is compared with."""
+    assert transcript.no_speech_prob is not None
+    assert transcript.avg_logprob is not None
+    return transcript.no_speech_prob - NO_SPEECH_LOGPROB_WEIGHT * transcript.avg_logprob
 
 
 def setting(word: str) -> tuple[str, Any]:
@@ -155,6 +192,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setting", nargs="+", type=setting, default=[], metavar="NAME=VALUE")
+    parser.add_argument("--curve", action="store_true", help="measure the thresholds, too")
     add_json_option(parser)
     options = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
@@ -164,14 +202,13 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     recordings = {
-        kind: recording(options.folder / "voices", kind, options.seconds, options.seed + k)
-        for k, kind in enumerate(options.kinds)
+        kind: recording(options.folder, kind, options.seconds, options.seed + k) for k, kind in enumerate(options.kinds)
     }
     count = sum(len(one.words) for one in recordings.values())
     spoken = Report(f"Words wrong in %, of {count}", ("way", *recordings, "all", "audio s a CPU s"))
     short = Report(
         "Words found and words that become nothing; words invented for sounds",
-        ("way", "words", "held out", "sounds", "held out"),
+        ("way", "words", "held out", "announcements", "sounds", "held out"),
     )
     with tempfile.TemporaryDirectory() as directory:
         converted = Path(directory) / "converted"
@@ -185,7 +222,8 @@ def main() -> None:
                 spoken.add(name, *cells, speed)
             short.add(name, *measure_short(options.folder, transcribe))
             print(name, *short.rows[-1][1:], *(spoken.rows[-1][1:] if recordings else ()), sep="; ", flush=True)
-    publish([spoken, short], options.json)
+    curve = [measure_curve(options.folder, dict(options.setting))] if options.curve else []
+    publish([spoken, short, *curve], options.json)
 
 
 if __name__ == "__main__":

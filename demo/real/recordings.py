@@ -1,4 +1,4 @@
-"""Sorts the recordings of two Debian packages: read sentences, single words, and sounds without words.
+"""Sorts the recordings of Debian packages: read sentences, announcements, single words, and sounds without words.
 
 Five sentences of LibriVox, read by one voice, come with pocketsphinx. Tux Paint has stamps, small pictures with a text
 in many languages; people recorded the text of many stamps, and there are sounds of the things themselves:
@@ -7,10 +7,13 @@ in many languages; people recorded the text of many stamps, and there are sounds
     penguin_desc.ogg        the English word, without its article
     penguin_desc_fr.ogg     the French text
     penguin.ogg             the sound of a penguin
+
+Asterisk has hundreds of announcements for the telephone, read by another voice, and a file with their texts.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -20,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import soundfile
 
 TEXTS = "texts.json"
@@ -29,6 +34,18 @@ _SENTENCES = Path("usr/share/pocketsphinx/test/data/librivox")
 _STAMPS = Path("usr/share/tuxpaint/stamps")
 
 _SENTENCE = re.compile(r"<s> (?P<text>.*) </s> \((?P<name>.*)\)")
+_ANNOUNCEMENTS = Path("usr/share/asterisk/sounds/en_US_f_Allison")
+_ANNOUNCED = Path("usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+
+_ANNOUNCEMENT = re.compile(r"(?P<name>[^;:]+):(?P<text>[^\[<(]+)")
+"""A line of the texts; what is in brackets describes a sound."""
+
+_NUMBER = re.compile(r"\d\d")
+"""Part of a number that can be read in more than one way."""
+
+_SPELLED = ("letters/", "digits/", "phonetic/", "spy-")
+"""Beginnings of the names of announcements that are letters, numbers and abbreviations."""
+
 _ARTICLE = re.compile(r"^(An?|The) ")
 _RECORDED = re.compile(r"_desc_([a-z]+)(\.ogg)+$")
 
@@ -61,6 +78,25 @@ def copy_sentences(target: Path, unpacked: Path) -> None:
         shutil.copy(unpacked / _SENTENCES / name, target / name)
         texts[name] = match["text"].replace(*_SLIP)
     _write_texts(target, texts)
+
+
+def copy_announcements(target: Path, texts: Path, sounds: Path) -> None:
+    """Write the announcements as WAV files of 16 kHz; the text of each is as written, such as "Please try again."."""
+    target.mkdir()
+    written = {}
+    for line in gzip.decompress((texts / _ANNOUNCED).read_bytes()).decode().splitlines():
+        match = _ANNOUNCEMENT.fullmatch(line)
+        if match is None or match["name"].startswith(_SPELLED) or _NUMBER.search(match["text"]):
+            continue
+        recorded = sounds / _ANNOUNCEMENTS / f"{match['name']}.g722"
+        if not recorded.exists():  # some texts have no recording
+            continue
+        name = f"{match['name'].replace('/', '-')}.wav"
+        with av.open(str(recorded)) as file:
+            samples = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+        soundfile.write(target / name, samples, 16_000)
+        written[name] = match["text"].strip(" .")
+    _write_texts(target, written)
 
 
 def copy_words(target: Path, unpacked: Path) -> None:

@@ -77,7 +77,7 @@ class Captioner:
             StartupError: The model's preprocessing cannot be reproduced here, or the model cannot be split into two
                 stages.
         """
-        self.settings, self._family = settings, _family(settings)
+        self.settings, self._device, self._family = settings, device, _family(settings)
         self._counters = counters or Counters()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         model_class = AutoModelForImageTextToText if second_stage is None else _stages(settings, self._family)[0]
@@ -161,7 +161,7 @@ class Captioner:
             mean=self.transform.mean,
             std=self.transform.std,
             dtype=str(self.dtype).removeprefix("torch."),
-            device_batch=self.settings.device_batch,
+            device_batch=self.settings.items_at_once(self._device),
             max_frames=self.settings.max_frames,
             max_side=self.settings.max_side,
             workers=workers,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,8 +40,8 @@ _WARM_UP_TOKENS = 2
 class ClipSettings(ModelSettings):
     """Settings under `handler:` in the YAML of a clip model."""
 
-    device_batch: int = 8
-    """Clips that run through the model at once."""
+    device_batches: ClassVar[tuple[int, int]] = (8, 16)
+
     system_prompt: str = ""
     """Text of the system message; empty for none, or for the chat template's own."""
     prompt: str = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
@@ -252,7 +252,7 @@ class Describer:
             generation=settings.generation,
             budget=self.budget,
             dtype=str(self.dtype).removeprefix("torch."),
-            device_batch=settings.device_batch,
+            device_batch=settings.items_at_once(self._device),
             max_clips=settings.max_clips,
             max_side=settings.max_side,
             workers=workers,

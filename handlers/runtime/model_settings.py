@@ -37,6 +37,8 @@ class ModelSettings:
 
     engines: ClassVar[tuple[str, ...]] = ("torch",)
     """The engines that this kind of handler has."""
+    device_batches: ClassVar[tuple[int, int]] = (32, 512)
+    """The default of `device_batch` on a CPU, or in two stages, and on a GPU."""
 
     model: str
     """Hub name, or a directory that holds weights in safetensors format and the processor's files."""
@@ -48,8 +50,10 @@ class ModelSettings:
     """One of `engines`, to run the model. Others than torch need weights that `reelscribe archive` has converted."""
     converted: str | None = None
     """Folder of the archive that holds the converted weights; None with the engine torch."""
-    device_batch: int = 32
-    """Items (frames or chunks) that run through the model at once."""
+    device_batch: int | None = None
+    """Items (frames, chunks, clips or windows) that run through the model at once. None is one of `device_batches`: few
+    on a CPU, whose caches hold few; many on a GPU, which waits for the start of each kernel, however small it is. Two
+    stages overlap only if a call has several batches."""
     cpu_threads: int = 1
     """Threads that a worker computes with on the CPU. All workers and decode processes share the machine's cores."""
     read_threads: int | None = None
@@ -78,7 +82,9 @@ class ModelSettings:
                 f"YAML, handler, engine {self.engine}: expected converted weights in `converted` and one stage, got"
                 f" {self.converted} and {self.stages}; build the archive with --engine {self.engine}, without --stages"
             )
-        for name in ("device_batch", "cpu_threads", "in_flight"):
+        if self.device_batch is not None and (type(self.device_batch) is not int or self.device_batch < 1):
+            raise StartupError(f"YAML, handler, device_batch: expected null, 1 or more, got {self.device_batch!r}")
+        for name in ("cpu_threads", "in_flight"):
             if type(count := getattr(self, name)) is not int or count < 1:
                 raise StartupError(f"YAML, handler, {name}: expected a whole number of 1 or more, got {count!r}")
         if self.read_threads is not None and (type(self.read_threads) is not int or self.read_threads < 0):
@@ -127,6 +133,11 @@ class ModelSettings:
         if self.read_threads is not None:
             return self.read_threads
         return min(len(os.sched_getaffinity(0)), MOST_READ_THREADS)
+
+    def items_at_once(self, device: torch.device) -> int:
+        """Return how many items run through the model at once on `device`."""
+        few, many = self.device_batches
+        return self.device_batch or (few if device.type == "cpu" or self.stages > 1 else many)
 
     @property
     def converted_folder(self) -> Path:

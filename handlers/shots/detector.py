@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,10 +34,10 @@ WINDOWING = Windowing(width=48, height=27, frames=100, context=25)
 class ShotSettings(ModelSettings):
     """Settings under `handler:` in the YAML of a shot model."""
 
+    device_batches: ClassVar[tuple[int, int]] = (8, 64)
+
     dtype: str = "float32"
     """Name of a torch dtype. A model this small gains little by another one, and finds other shots with it."""
-    device_batch: int = 8
-    """Windows that run through the model at once."""
     max_windows: int = 64
     """The most windows of one request."""
 
@@ -111,7 +112,7 @@ class ShotDetector:
             generation={},
             windowing=WINDOWING,
             dtype=str(self._dtype).removeprefix("torch."),
-            device_batch=self.settings.device_batch,
+            device_batch=self.settings.items_at_once(self._device),
             max_windows=self.settings.max_windows,
             workers=workers,
             response_seconds=response_seconds,

@@ -33,9 +33,8 @@ class SpeechSettings(ModelSettings):
 
     engines: ClassVar[tuple[str, ...]] = ("torch", "ctranslate2")
     """CTC models have torch alone."""
+    device_batches: ClassVar[tuple[int, int]] = (16, 64)
 
-    device_batch: int = 16
-    """Chunks that run through the model at once."""
     max_chunks: int = 64
     """The most chunks of one request."""
     max_file_seconds: float = 600

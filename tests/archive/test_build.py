@@ -11,6 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from captions.captioner import CaptionSettings
 from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
@@ -18,6 +19,7 @@ from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.errors import OutputError, StartupError, UsageError
 from reelscribe.run.tracks.transcripts import MAX_CHUNKS_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
+from transcripts.speech_model import SpeechSettings
 
 ROOT = Path(__file__).parents[2]
 HANDLERS = ROOT / "handlers"
@@ -172,16 +174,20 @@ def test_a_clip_model_has_one_stage(tmp_path, clip_model):
 
 
 @pytest.mark.parametrize("kind", ["caption", "speech"])
-def test_a_call_of_two_stages_joins_requests_to_four_device_batches_unless_the_yaml_says_otherwise(
+def test_requests_are_joined_on_gpus_and_for_two_stages_unless_the_yaml_says_otherwise(
     tmp_path, demo_model, demo_speech, kind
 ):
     weights, sent = {"caption": (demo_model, MAX_FRAMES_PER_REQUEST), "speech": (demo_speech, MAX_CHUNKS_PER_REQUEST)}[
         kind
     ]
     one = settings_of(build("one", kind, weights, tmp_path, handlers=HANDLERS))
+    gpus = settings_of(build("gpus", kind, weights, tmp_path, gpus=GpuWorkers((0, 1)), handlers=HANDLERS))
     two = settings_of(build("two", kind, weights, tmp_path, stages=2, handlers=HANDLERS))
-    assert not {"batchSize", "maxBatchDelay"} & set(one)
-    assert (two["batchSize"] * sent / two["handler"]["device_batch"], two["maxBatchDelay"]) == (4, 20)
+    joined = {"batchSize", "maxBatchDelay"}
+    assert not joined & set(one)
+    assert {name: gpus[name] for name in joined} == {name: two[name] for name in joined}
+    few, many = {"caption": CaptionSettings, "speech": SpeechSettings}[kind].device_batches
+    assert gpus["batchSize"] * sent >= max(many, 4 * few)
     own = shutil.copytree(HANDLERS, tmp_path / "handlers")
     (own / f"{kind}.yaml").write_text(f"batchSize: 3\n{(HANDLERS / f'{kind}.yaml').read_text()}")
     assert settings_of(build("own", kind, weights, tmp_path, stages=2, handlers=own))["batchSize"] == 3

@@ -1,10 +1,12 @@
 """How scripts/real_data sorts and converts what it has fetched, without fetching anything."""
 
+import gzip
 import json
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -120,6 +122,25 @@ def test_words_are_those_whose_text_is_certain(stamps, tmp_path):
     texts = json.loads((tmp_path / "words" / recordings.TEXTS).read_text())
     assert sorted(texts.values()) == ["owl", "penguin"]
     assert texts.keys() == names(tmp_path / "words")
+
+
+def test_announcements_are_those_whose_text_is_certain_and_that_were_recorded(tmp_path):
+    lines = ["; Sounds", "vm-no: no", "lost: Not recorded.", "letters/a: a", "beep: [a beep]", "agent: Dial 8500."]
+    texts = tmp_path / "texts/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz"
+    texts.parent.mkdir(parents=True)
+    texts.write_bytes(gzip.compress("\n".join([*lines, "dictate/help: Please try again."]).encode()))
+    for name in ("vm-no", "letters/a", "beep", "agent", "dictate/help"):
+        path = tmp_path / f"sounds/usr/share/asterisk/sounds/en_US_f_Allison/{name}.g722"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(path, "w") as file:
+            stream = file.add_stream("g722", rate=16_000, layout="mono")
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 3200), np.int16), format="s16", layout="mono")
+            frame.rate = 16_000
+            file.mux([*stream.encode(frame), *stream.encode(None)])
+    recordings.copy_announcements(tmp_path / "announcements", tmp_path / "texts", tmp_path / "sounds")
+    written = json.loads((tmp_path / "announcements" / recordings.TEXTS).read_text())
+    assert written == {"vm-no.wav": "no", "dictate-help.wav": "Please try again"}
+    assert [soundfile.info(tmp_path / "announcements" / name).duration for name in written] == [0.2, 0.2]
 
 
 def test_other_languages_have_a_folder_each_without_what_is_not_translated(stamps, tmp_path):

@@ -149,7 +149,7 @@ def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
         ({"prompt": "x"}, "expected model and optionally revision, dtype"),
         ({"model": "x", "device_bach": 3}, "device_bach is no option of this handler; did you mean device_batch"),
         ({"model": "x", "zzz": 3}, "zzz is no option of this handler; the options are model, revision"),
-        ({"model": "x", "device_batch": -3}, "device_batch: expected a whole number of 1 or more, got -3"),
+        ({"model": "x", "device_batch": -3}, "device_batch: expected null, 1 or more, got -3"),
         ({"model": "/nowhere/x"}, "the folder /nowhere/x is gone; put it back, or build the archive again"),
         ({"model": "MODEL", "dtype": "float31"}, "expected auto or a torch dtype, got 'float31'"),
     ],

@@ -37,16 +37,18 @@ _TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech"
 _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 """Settings that make TorchServe start two processes for each worker."""
 
-_TWO_STAGE_BATCHING = {
-    "caption": {"batchSize": 4, "maxBatchDelay": 20},
-    "speech": {"batchSize": 8, "maxBatchDelay": 20},
+_JOINED_ON_GPUS = {
+    "caption": {"batchSize": 128, "maxBatchDelay": 5},
+    "speech": {"batchSize": 8, "maxBatchDelay": 5},
+    "clip": {"batchSize": 16, "maxBatchDelay": 5},
+    "shot": {"batchSize": 4, "maxBatchDelay": 5},
 }
-"""Number of requests that TorchServe joins for a call of two stages, and how many milliseconds it waits for them. The
-YAML takes precedence.
+"""Number of requests that TorchServe joins for a call where workers have GPUs, and how many milliseconds it waits for
+them. The YAML takes precedence.
 
-The stages overlap only within a call, so a call needs several device batches. These settings make four: the client
-sends at most 32 frames or 8 chunks a request, and a device batch has 32 frames or 16 chunks. If both stages take the
-same time, n batches take (n + 1) / 2n of the time of one process: 5/8 for four.
+A GPU waits for Python to start its kernels, which takes as long for few items as for many. And two stages overlap only
+within a call, so a call needs several device batches. A call takes no more items than one request may have: 512 frames
+are 16 of the client's requests, or all that are joined of single frames.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
@@ -163,7 +165,7 @@ def build(
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
     if stages == 2 and kind not in _TWO_STAGE_ARCHITECTURES:
         raise UsageError(f"stages: expected 1 for a {kind} handler, whose models run on one GPU, got 2")
-    settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
+    settings = _settings(handlers, kind, gpus, stages)
     engine = engine or settings["handler"].get("engine", TORCH)
     dtype = dtype or settings["handler"].get("dtype", "auto")
     conversion = find_conversion(kind, engine, dtype, stages)
@@ -171,7 +173,7 @@ def build(
     check_architecture(conversion, engine, weights, found.architecture)
     if stages == 2:
         _check_two_stages(found, kind, weights)
-        settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
+        settings |= _TWO_PROCESSES
     settings["handler"].update(
         model=found.model,
         revision=found.revision,
@@ -222,8 +224,9 @@ def _check_two_stages(found: _Weights, kind: str, weights: str) -> None:
         )
 
 
-def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
-    """Return the settings in a YAML file, for `gpus`. Raises UsageError if they do not fit the number of stages."""
+def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
+    """Return the settings of a kind, for `gpus`. Raises UsageError if they do not fit the number of stages."""
+    path = handlers / f"{kind}.yaml"
     settings = _read_settings(path)
     stages_in_yaml = settings["handler"].get("stages", 1)
     if stages_in_yaml not in (1, stages):
@@ -238,7 +241,7 @@ def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
             f" {devices}; add or leave out a GPU"
         )
-    return settings
+    return {**_JOINED_ON_GPUS[kind], **settings} if devices or stages == 2 else settings
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_changed_weights_of_a_directory_have_another_revision(tmp_path, demo_mod
 @pytest.mark.parametrize(
     ("name", "values", "expected"),
     [
-        ("device_batch", [0, None, "8", 1.5], "a whole number of 1 or more"),
+        ("device_batch", [0, "8", 1.5], "null, 1 or more"),
         ("cpu_threads", [0, None, True], "a whole number of 1 or more"),
         ("read_threads", [-1, "2", True, 1.5], "null, 0 or more"),
         ("in_flight", [0, None, 2.0], "a whole number of 1 or more"),
@@ -79,6 +79,20 @@ def test_settings_out_of_range_are_refused(kind, name, values, expected):
     for value in values:
         with pytest.raises(StartupError, match=f"YAML, handler, {name}: expected {expected}, got {value!r}"):
             kind("model", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "items"),
+    [
+        ("cpu", {}, 16),
+        ("cuda:0", {}, 64),
+        ("cuda:0", {"stages": 2}, 16),
+        ("cuda:0", {"device_batch": 3}, 3),
+        ("cpu", {"device_batch": 3}, 3),
+    ],
+)
+def test_a_gpu_takes_more_items_at_once_unless_the_yaml_says_how_many(device, options, items):
+    assert SpeechSettings("model", **options).items_at_once(torch.device(device)) == items
 
 
 def test_weights_in_a_format_that_can_hold_programs_are_refused(tmp_path, demo_model):

@@ -63,6 +63,7 @@ def test_from_the_library_to_the_second_in_which_a_word_is_said(page, site):
     assert page.inner_text(".hit mark") == "STOP"
     page.add_init_script("HTMLMediaElement.prototype.play = async () => {};")  # so that the time stays
     page.click(".hit a")
+    page.wait_for_selector("#media", state="attached")
     page.evaluate("window.media = document.getElementById('media')")
     page.wait_for_function("media.readyState > 0 && !media.seeking")
     assert abs(page.evaluate("media.currentTime") - STOP_SECONDS) < 0.1

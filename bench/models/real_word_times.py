@@ -1,0 +1,145 @@
+"""When are words spoken: ours, and faster-whisper's times, against a forced alignment by PocketSphinx?
+
+    scripts/bench real_word_times FOLDER [--json FILE]
+
+FOLDER is one that scripts/real_data has prepared. The 258 sentences of LibriVox and of announcements are transcribed
+one by one by openai/whisper-tiny.en, ours with both engines as in speech.yaml, faster-whisper with its defaults.
+PocketSphinx, which has an acoustic model of its own, is given the words that are spoken and aligns them with the audio
+in steps of 0.01 s; sentences with a word that its dictionary does not have are left out. Words that are recognised
+rightly are compared.
+
+The table has the number of these words, and how far their starts and ends are from the alignment: the median of the
+signed differences, and the 50th, 90th and 95th percentile of the absolute ones, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faster_whisper
+import jiwer
+import numpy as np
+import pocketsphinx
+import transformers
+
+from lib.command import command_parser, run_command
+from lib.local_speech import LocalSpeech
+from lib.real_recordings import read_samples, spoken_sentences, words_of
+from lib.report import Report, publish_measured
+from reelscribe.contract.speech import SampleArray, TranscriptionOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
+from synthetic.phrases import SAMPLE_RATE
+from transcripts.whisper.ctranslate2_conversion import convert
+
+
+class TimedWord(NamedTuple):
+    """A word, and when it is spoken, in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
+Timed = Callable[[SampleArray], list[TimedWord]]
+"""A function that returns the words of a recording."""
+
+
+def ours(model: Path, **settings: Any) -> Timed:
+    """The handler's model."""
+    local = LocalSpeech(model, **settings)
+    options = SpeechOptions(transcription=TranscriptionOptions(word_times=True))
+
+    def transcribe(samples: SampleArray) -> list[TimedWord]:
+        (transcript,) = local.transcribe_chunks([samples], options)
+        words = [word for segment in transcript.segments for word in segment.words or ()]
+        return _timed((word.text, word.start, word.end) for word in words)
+
+    return transcribe
+
+
+def peer(model: Path) -> Timed:
+    """faster-whisper."""
+    whisper = faster_whisper.WhisperModel(str(model), device="cpu", compute_type="float32")
+
+    def transcribe(samples: SampleArray) -> list[TimedWord]:
+        segments, _ = whisper.transcribe(samples.astype(np.float32) / 32768, language="en", word_timestamps=True)
+        words = [word for segment in segments for word in segment.words or ()]
+        return _timed((word.word, word.start, word.end) for word in words)
+
+    return transcribe
+
+
+def _timed(words: Any) -> list[TimedWord]:
+    """The words as `words_of` writes them; those that are two words there are left out."""
+    found = ((words_of(text), start, end) for text, start, end in words)
+    return [TimedWord(one[0], start, end) for one, start, end in found if len(one) == 1]
+
+
+def aligned(decoder: pocketsphinx.Decoder, samples: SampleArray, words: Sequence[str]) -> list[TimedWord]:
+    """Return when each word is spoken; no words if one of them is not in the dictionary, or they do not fit."""
+    if any(decoder.lookup_word(word) is None for word in words):
+        return []
+    decoder.set_align_text(" ".join(words))
+    decoder.start_utt()
+    decoder.process_raw(samples.tobytes(), full_utt=True)
+    decoder.end_utt()
+    found = [segment for segment in decoder.seg() or () if segment.word[0] not in "<["]
+    if len(found) != len(words):
+        return []
+    return [
+        TimedWord(word, segment.start_frame / 100, (segment.end_frame + 1) / 100)
+        for word, segment in zip(words, found, strict=True)
+    ]
+
+
+def differences(expected: Sequence[TimedWord], got: Sequence[TimedWord]) -> list[tuple[float, float]]:
+    """Return the differences of the starts and of the ends of the words that are equal."""
+    if not got:
+        return []
+    outcome = jiwer.process_words(" ".join(w.word for w in expected), " ".join(w.word for w in got))
+    return [
+        (got[part.hyp_start_idx + k].start - word.start, got[part.hyp_start_idx + k].end - word.end)
+        for part in outcome.alignments[0]
+        if part.type == "equal"
+        for k, word in enumerate(expected[part.ref_start_idx : part.ref_end_idx])
+    ]
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
+    """Return the table."""
+    transformers.logging.disable_progress_bar()
+    model, converted = options.folder / "whisper-tiny.en", folder / "converted"
+    convert(str(model), str(converted), "auto")
+    decoder = pocketsphinx.Decoder(samprate=SAMPLE_RATE, lm=None, loglevel="FATAL")
+    recorded = [(read_samples(path), words) for path, words in spoken_sentences(options.folder)]
+    truth = [(samples, found) for samples, words in recorded if (found := aligned(decoder, samples, words))]
+    ways = {
+        "ours": ours(model),
+        "ours ctranslate2": ours(model, engine="ctranslate2", converted=str(converted)),
+        "faster-whisper": peer(options.folder / "whisper-tiny.en-ct2"),
+    }
+    columns = [f"{side} {figure}" for side in ("start", "end") for figure in ("signed", "50 %", "90 %", "95 %")]
+    report = Report(f"Words of {len(truth)} sentences against a forced alignment, in s", ("way", "words", *columns))
+    for name, transcribe in ways.items():
+        pairs = np.array([pair for samples, words in truth for pair in differences(words, transcribe(samples))])
+        cells = [
+            f"{value:.3f}"
+            for side in pairs.T
+            for value in (np.median(side), *np.percentile(np.abs(side), (50, 90, 95)))
+        ]
+        report.add(name, len(pairs), *cells)
+    return [report]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = command_parser(__doc__)
+    parser.add_argument("folder", type=Path)
+    publish_measured(parser, measure)
+
+
+if __name__ == "__main__":
+    run_command(main)
