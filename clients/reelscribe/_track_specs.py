@@ -73,7 +73,7 @@ class ModelSpec(TrackSpec):
     """The servers that share its requests."""
     name: str | None = None
     """The name under which the servers registered it; None if it is their only one of its kind."""
-    requests_in_flight: int = 32
+    requests_in_flight: int = 64
     """Largest number of unanswered requests."""
 
     async def resolved(self) -> ModelSpec:

@@ -31,7 +31,7 @@ PROBE_SECONDS = 0.5
 MAX_DEATHS = 2
 """Number of workers that must die during the same request before it counts as the cause."""
 
-REQUESTS_IN_FLIGHT = 32
+REQUESTS_IN_FLIGHT = 64
 """Default limit on the number of requests in flight. There are fewer where more would not raise throughput."""
 
 _log = logging.getLogger(__name__)

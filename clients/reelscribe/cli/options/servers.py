@@ -92,7 +92,7 @@ class ServerOptions:
             metavar="N",
             help="Largest number of unanswered requests for each model. The client uses fewer if more do not help.",
         ),
-    ] = 32
+    ] = 64
 
     def find(self) -> list[FoundServer]:
         """Return the servers, each with its key.

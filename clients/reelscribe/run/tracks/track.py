@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +169,7 @@ class Track:
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        description = await self._client.describe() if self._client else None
+        description: Any = await self._client.describe() if self._client else None
         self.medium = self.options.medium(self.options, description)
         self.model = Model(description.name, description.revision) if description else self.medium.detector
         self.settings = self.options.settings(description)
@@ -176,6 +177,9 @@ class Track:
         if self._client and (operation := self.medium.operation()):
             self._until_exit.enter_context(self._client.sharing(self.pool.memory))
             most = self.options.batch_size(description)
+            # At first, each worker computes a device batch while another one waits in the queue.
+            requests = math.ceil(description.device_batch / most)
+            self._client.in_flight.set_initial_limit(2 * description.workers * requests)
             self._joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=self.pool.slot_bytes)
         await self.pool.__aenter__()
         return self
