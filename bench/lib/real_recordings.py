@@ -28,7 +28,7 @@ PAUSE_SECONDS = (0.2, 1.2)
 """Shortest and longest pause between two sentences."""
 
 SENTENCE_WORDS = 4
-"""Announcements of so many words are sentences."""
+"""Announcements of at least so many words are sentences."""
 
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _NUMBERS = {str(k): word for k, word in enumerate(_DIGITS)}

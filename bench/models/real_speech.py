@@ -12,7 +12,8 @@ them together, and the last one the seconds of audio that are transcribed in a C
 words of Tux Paint that are found and that become nothing, and the words that are invented for its sounds of animals and
 things. Of both, a half was used to choose thresholds, and the other half was not: the halves have columns of their own.
 So have announcements of one to three words, of which none was used. With `--curve`, a third table has for each
-`no_speech_threshold` the recordings of words that become nothing, and the words that are invented for sounds.
+`no_speech_threshold` the recordings of words that become nothing, and the words that are invented for sounds, with
+torch and without fallback.
 
 - ours, ours ctranslate2: cut as the client does, packed, and transcribed by the handler's model with the settings of
   speech.yaml, in batches of 8. `--setting` changes settings of the handler, as in `--setting temperatures=[0.0]`.
@@ -144,7 +145,9 @@ def measure_short(folder: Path, transcribe: Transcribe) -> list[str]:
 
 def measure_curve(folder: Path, settings: dict[str, Any]) -> Report:
     """Return the table of thresholds: what each costs in words and in sounds."""
-    local = LocalSpeech(folder / "whisper-tiny.en", device_batch=BATCH, **{**settings, "no_speech_threshold": None})
+    # At other temperatures, what a threshold drops at once would become more probable.
+    without = {"device_batch": BATCH, **settings, "no_speech_threshold": None, "temperatures": (0.0,)}
+    local = LocalSpeech(folder / "whisper-tiny.en", **without)
     words, sounds = sorted(read_texts(folder / "words")), sorted((folder / "sounds").glob("*.ogg"))
     parts = {
         "words lost": words[::2],

@@ -81,7 +81,7 @@ def copy_sentences(target: Path, unpacked: Path) -> None:
 
 
 def copy_announcements(target: Path, texts: Path, sounds: Path) -> None:
-    """Write the announcements as WAV files of 16 kHz; the text of each is as written, such as "Please try again."."""
+    """Write the announcements as WAV files of 16 kHz; their texts are without the last full stop."""
     target.mkdir()
     written = {}
     for line in gzip.decompress((texts / _ANNOUNCED).read_bytes()).decode().splitlines():

@@ -44,7 +44,6 @@ class Emulated:
             "handler": {
                 "frames_per_second": self.frames_per_second,
                 "call_seconds": self.call_seconds,
-                "device_batch": 32 * self.batch_size,
                 "devices": self.devices,
                 "frame": asdict(self.frame),
             },

@@ -2,8 +2,8 @@
 
 A device takes `call_seconds` for each call, and captions `frames_per_second` then, whatever the machine. Workers that
 share a device wait for each other. While a worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The
-YAML's `handler:` has these two, the number of `devices` among which the workers are divided, `device_batch`, and
-`frame`, the model's input size. The caption of a frame is its size.
+YAML's `handler:` has these two, the number of `devices` among which the workers are divided, and `frame`, the model's
+input size. The caption of a frame is its size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EmulatedHandler:
         """Read the settings, and choose the device that this worker uses."""
         settings = context.model_yaml_config["handler"]
         self._frame = input_size_from_json(settings["frame"])
-        self._device_batch = settings["device_batch"]
+        self._joined = context.model_yaml_config["batchSize"]
         self._call_seconds, self._seconds = settings["call_seconds"], 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
@@ -62,7 +62,8 @@ class EmulatedHandler:
             mean=(0.5, 0.5, 0.5),
             std=(0.5, 0.5, 0.5),
             dtype="float32",
-            device_batch=self._device_batch,
+            device_batch=32,
+            joined_requests=self._joined,
             max_frames=LIMITS.frames,
             max_side=LIMITS.side,
             workers=self._workers,

@@ -167,6 +167,7 @@ class ModelHandler(ABC, Generic[Settings]):
         description = {
             **model.description,
             "stages": settings.stages,
+            "joined_requests": context.model_yaml_config.get("batchSize", 1),
             "devices": names,
             "machine": shared_memory.machine(),
         }

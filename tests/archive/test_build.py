@@ -11,14 +11,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from captions.captioner import CaptionSettings
 from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
-from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.errors import OutputError, StartupError, UsageError
+from reelscribe.run.tracks.clips import MAX_CLIPS_PER_REQUEST
+from reelscribe.run.tracks.shots import MAX_WINDOWS_PER_REQUEST
 from reelscribe.run.tracks.transcripts import MAX_CHUNKS_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
+from support.shot_models import save_transnetv2
 from transcripts.speech_model import SpeechSettings
 
 ROOT = Path(__file__).parents[2]
@@ -173,24 +174,31 @@ def test_a_clip_model_has_one_stage(tmp_path, clip_model):
         build("two", "clip", clip_model, tmp_path, stages=2, handlers=HANDLERS)
 
 
-@pytest.mark.parametrize("kind", ["caption", "speech"])
-def test_requests_are_joined_on_gpus_and_for_two_stages_unless_the_yaml_says_otherwise(
-    tmp_path, demo_model, demo_speech, kind
+@pytest.mark.parametrize(
+    ("kind", "sent", "limit"),
+    [
+        ("caption", 4, "max_frames"),  # 128 single frames, or 16 requests of 32
+        ("speech", MAX_CHUNKS_PER_REQUEST, "max_chunks"),
+        ("clip", MAX_CLIPS_PER_REQUEST, "max_clips"),
+        ("shot", MAX_WINDOWS_PER_REQUEST, "max_windows"),
+    ],
+)
+def test_requests_are_joined_on_gpus_up_to_what_a_call_takes(
+    tmp_path, demo_model, demo_speech, clip_model, kind, sent, limit
 ):
-    weights, sent = {"caption": (demo_model, MAX_FRAMES_PER_REQUEST), "speech": (demo_speech, MAX_CHUNKS_PER_REQUEST)}[
-        kind
-    ]
-    one = settings_of(build("one", kind, weights, tmp_path, handlers=HANDLERS))
-    gpus = settings_of(build("gpus", kind, weights, tmp_path, gpus=GpuWorkers((0, 1)), handlers=HANDLERS))
-    two = settings_of(build("two", kind, weights, tmp_path, stages=2, handlers=HANDLERS))
-    joined = {"batchSize", "maxBatchDelay"}
-    assert not joined & set(one)
-    assert {name: gpus[name] for name in joined} == {name: two[name] for name in joined}
-    few, many = {"caption": CaptionSettings, "speech": SpeechSettings}[kind].device_batches
-    assert gpus["batchSize"] * sent >= max(many, 4 * few)
+    shots = Path(save_transnetv2(tmp_path / "shots"))
+    weights = {"caption": demo_model, "speech": demo_speech, "clip": clip_model, "shot": str(shots)}[kind]
+    settings = settings_of(build("one", kind, weights, tmp_path, gpus=GpuWorkers((0, 1)), handlers=HANDLERS))
+    assert (settings["batchSize"] * sent, settings["maxBatchDelay"]) == (settings["handler"][limit], 5)
+    assert "batchSize" not in settings_of(build("cpu", kind, weights, tmp_path, handlers=HANDLERS))
+
+
+def test_requests_are_joined_for_two_stages_unless_the_yaml_says_otherwise(tmp_path, demo_speech):
+    two = settings_of(build("two", "speech", demo_speech, tmp_path, stages=2, handlers=HANDLERS))
+    assert two["batchSize"] * MAX_CHUNKS_PER_REQUEST == 4 * SpeechSettings.device_batches[0]
     own = shutil.copytree(HANDLERS, tmp_path / "handlers")
-    (own / f"{kind}.yaml").write_text(f"batchSize: 3\n{(HANDLERS / f'{kind}.yaml').read_text()}")
-    assert settings_of(build("own", kind, weights, tmp_path, stages=2, handlers=own))["batchSize"] == 3
+    (own / "speech.yaml").write_text(f"batchSize: 3\n{(HANDLERS / 'speech.yaml').read_text()}")
+    assert settings_of(build("own", "speech", demo_speech, tmp_path, stages=2, handlers=own))["batchSize"] == 3
 
 
 def test_a_model_has_one_or_two_stages(tmp_path, demo_model):

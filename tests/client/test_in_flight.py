@@ -237,3 +237,12 @@ async def test_the_limit_is_never_below_one_or_above_the_most(start, clock):
     await simulation.end()
     assert min(limits) == 1
     assert max(limits) == 5
+
+
+async def test_the_initial_limit_comes_back_with_the_highest_limit():
+    permits = InFlight(64, 64)
+    permits.set_initial_limit(32)
+    permits.set_max_limit(8)
+    assert permits.limit == 8
+    permits.set_max_limit(64)
+    assert permits.limit == 32

@@ -114,3 +114,23 @@ def test_another_engine_is_another_model_and_another_job():
     other = replace(SPEECH, engine="ctranslate2")
     assert other.identity != SPEECH.identity
     assert SpeechOptions().settings(other) == {**SpeechOptions().settings(SPEECH), "engine": "ctranslate2"}
+
+
+@pytest.mark.parametrize(
+    ("joined", "items", "requests"),
+    [
+        (1, 32, 2),  # one is computed while another one waits
+        (128, 32, 32),  # no more than a call takes
+        (128, 1, 256),
+        (8, 200, 6),
+    ],
+)
+def test_a_worker_is_kept_busy_by_the_requests_of_two_calls(joined, items, requests):
+    description = replace(DESCRIPTION, joined_requests=joined, max_frames=512)
+    assert description.requests_for_each_worker(items) == requests
+
+
+def test_of_several_servers_the_smallest_number_of_joined_requests_counts():
+    servers = [replace(DESCRIPTION, workers=2, joined_requests=joined) for joined in (128, 1)]
+    merged = CaptionerDescription.merge(servers)
+    assert (merged.workers, merged.joined_requests) == (4, 1)

@@ -37,18 +37,19 @@ _TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech"
 _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 """Settings that make TorchServe start two processes for each worker."""
 
-_JOINED_ON_GPUS = {
+_JOINED = {
     "caption": {"batchSize": 128, "maxBatchDelay": 5},
     "speech": {"batchSize": 8, "maxBatchDelay": 5},
-    "clip": {"batchSize": 16, "maxBatchDelay": 5},
-    "shot": {"batchSize": 4, "maxBatchDelay": 5},
+    "clip": {"batchSize": 8, "maxBatchDelay": 5},
+    "shot": {"batchSize": 8, "maxBatchDelay": 5},
 }
-"""Number of requests that TorchServe joins for a call where workers have GPUs, and how many milliseconds it waits for
-them. The YAML takes precedence.
+"""Number of requests that TorchServe joins for a call, and how many milliseconds it waits for them, where workers have
+GPUs or two stages. The YAML takes precedence.
 
 A GPU waits for Python to start its kernels, which takes as long for few items as for many. And two stages overlap only
-within a call, so a call needs several device batches. A call takes no more items than one request may have: 512 frames
-are 16 of the client's requests, or all that are joined of single frames.
+within a call, so a call needs several device batches. A call takes no more items than one request may have: of chunks,
+clips and windows, these are so many of the client's largest requests. 512 frames are 16 of them; 128 single frames are
+joined where the queue is as long as in config-single.properties.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
@@ -241,7 +242,7 @@ def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
             f" {devices}; add or leave out a GPU"
         )
-    return {**_JOINED_ON_GPUS[kind], **settings} if devices or stages == 2 else settings
+    return {**_JOINED[kind], **settings} if devices or stages == 2 else settings
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

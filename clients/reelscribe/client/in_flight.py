@@ -78,6 +78,7 @@ class InFlight:
         """
         self.limit = max(1, min(start, max_limit))
         self._max_limit = max_limit
+        self._initial = 1
         self._used = 0
         self._waiters: list[_Waiter] = []
         self._full = False
@@ -90,15 +91,16 @@ class InFlight:
 
     def set_initial_limit(self, limit: int) -> None:
         """Set the initial limit, once it is known. A later call only raises the limit."""
-        limit = max(1, min(limit, self._max_limit))
+        self._initial = max(self._initial, limit, 1)
+        limit = min(self._initial, self._max_limit)
         self.limit = max(self.limit, limit) if self._initialized else limit
         self._initialized = True
         self.grant()
 
     def set_max_limit(self, max_limit: int) -> None:
         """Set the highest limit, at least 1. Requests that are in flight already are not affected."""
-        self._max_limit = max_limit
-        self.limit = min(self.limit, max_limit)
+        raised, self._max_limit = max_limit > self._max_limit, max_limit
+        self.limit = min(max(self.limit, self._initial) if raised else self.limit, max_limit)
         self.grant()
 
     def stop_waiting(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,7 @@ _LONGEST_NAME = 4096
 
 _NOT_IN_IDENTITY = {
     "device_batch",
+    "joined_requests",
     "max_frames",
     "max_side",
     "max_chunks",
@@ -66,7 +68,7 @@ class ModelDescription:
     marker: ClassVar[str]
     """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
-    """Fields that limit a request. With several servers, the smallest limit applies."""
+    """Fields that limit a request, the number of its items first. With several servers, the smallest limit applies."""
     tuple_fields: ClassVar[tuple[str, ...]]
     """Fields that are tuples here and lists in JSON."""
 
@@ -80,6 +82,8 @@ class ModelDescription:
     """Name of the data type that the model computes in: one of torch's, such as "bfloat16", or one of the engine's."""
     device_batch: int
     """Number of frames, chunks, clips or windows that run through the model at once."""
+    joined_requests: int = 1
+    """Number of requests that TorchServe joins for a call, as the archive says."""
     workers: int = 1
     """Number of workers that serve the model, on all its servers together."""
     response_seconds: float = 120
@@ -98,6 +102,16 @@ class ModelDescription:
         """Hash that is equal for models that give the same answers to the same requests."""
         return identity_of(self.to_json())
 
+    def requests_for_each_worker(self, items: int) -> int:
+        """Return how many requests keep a worker busy: those of a call, and as many that wait for it.
+
+        Args:
+            items: Number of items of each request; at least 1.
+        """
+        most_items: int = getattr(self, self.limits[0])  # of a request, and of a call
+        most = math.ceil(most_items / items)
+        return 2 * min(self.joined_requests, most)
+
     def numerics(self) -> dict[str, str]:
         """Return the dtype and the engine that compute the answers, for the key of a job."""
         return {"dtype": self.dtype, "engine": self.engine}
@@ -112,7 +126,8 @@ class ModelDescription:
         Returns:
             The first description, with the workers of all servers and the smallest of their limits.
         """
-        smallest: dict[str, Any] = {name: min(getattr(each, name) for each in descriptions) for name in cls.limits}
+        names = (*cls.limits, "joined_requests")
+        smallest: dict[str, Any] = {name: min(getattr(each, name) for each in descriptions) for name in names}
         return replace(descriptions[0], workers=sum(each.workers for each in descriptions), **smallest)
 
     def to_json(self) -> dict[str, Any]:
@@ -158,7 +173,7 @@ class ModelDescription:
         for name in ("name", "revision"):
             if len(getattr(self, name)) > _LONGEST_NAME:
                 raise TypeError(f"{name}: expected at most {_LONGEST_NAME} characters")
-        for name in ("device_batch", "workers", "stages", *self.limits):
+        for name in ("device_batch", "joined_requests", "workers", "stages", *self.limits):
             read_count(name, getattr(self, name), 1, 2**31 - 1)
         read_number("response_seconds", self.response_seconds, 0, 86_400)
 

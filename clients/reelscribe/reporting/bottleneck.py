@@ -77,6 +77,8 @@ class Resources:
     """Number of workers that serve the model; 0 if there is no model."""
     requests_in_flight: int
     """Largest number of requests in flight."""
+    requests_for_each: int = 2
+    """Number of requests that keep a worker busy."""
     on_cpu: bool = False
     """True if the workers compute on the CPU."""
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -100,7 +102,7 @@ def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool) -> 
         requests = max(load.network + load.queue + load.compute, 1e-9)
         if load.network / requests >= NETWORK_BOUND:
             return "the network is the limit: use a faster one"
-        if serving < BUSY and resources.requests_in_flight < 2 * resources.server_workers:
+        if serving < BUSY and resources.requests_in_flight < resources.requests_for_each * resources.server_workers:
             return "requests are the limit: raise --requests-in-flight"
         return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
     if load.client_cpu / seconds >= BUSY:

@@ -172,10 +172,10 @@ class CTranslate2Batch:
                 self.select([row])._sampled(prompt, limit, temperature, seed)
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
-        # CTranslate2 takes one limit for all windows; one that has become longer than it may is generated again.
+        # CTranslate2 takes one limit for all windows; one that has reached its own is generated again, up to there.
         results = self._run(engine.model, prompts, max(limits))
         for row, limit in enumerate(limits):
-            if len(results[row].sequences_ids[0]) > limit:
+            if limit < max(limits) and len(results[row].sequences_ids[0]) >= limit:
                 (results[row],) = self.select([row])._run(engine.model, [prompts[row]], limit)
         return [self._decoded(result, result.scores[0]) for result in results]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Section, Source, VideoInfo
-from reelscribe.decode_pool.commands import DecodedBatch, Opened
+from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged, UsageError
 from reelscribe.reporting.bottleneck import Load, Resources
@@ -161,6 +160,8 @@ class Track:
         """Names of the settings that, when they are on, only add something to results."""
         self._client = client
         self._joined: JoinedRequests[Any, Any] | None = None
+        self._requests_for_each = 2
+        """Number of requests that keep a worker busy."""
         self._thumbnails: tuple[str, int | None] | None = None
         """The folder and the number of thumbnails that are kept; None if none are."""
         self._until_exit = ExitStack()
@@ -177,9 +178,9 @@ class Track:
         if self._client and (operation := self.medium.operation()):
             self._until_exit.enter_context(self._client.sharing(self.pool.memory))
             most = self.options.batch_size(description)
-            # At first, each worker computes a device batch while another one waits in the queue.
-            requests = math.ceil(description.device_batch / most)
-            self._client.in_flight.set_initial_limit(2 * description.workers * requests)
+            items = items_per_request(self.pool.slot_bytes, self.options.item_bytes(description), most)
+            self._requests_for_each = description.requests_for_each_worker(items)
+            self._client.in_flight.set_initial_limit(self._requests_for_each * description.workers)
             self._joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=self.pool.slot_bytes)
         await self.pool.__aenter__()
         return self
@@ -466,7 +467,8 @@ class Track:
             return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
         description, in_flight = self.medium.description, self._client.requests_in_flight
         on_cpu = set(description.devices) == {"cpu"}
-        return Resources(self.counts, self.pool.workers, description.workers, in_flight, on_cpu)
+        requests = self._requests_for_each
+        return Resources(self.counts, self.pool.workers, description.workers, in_flight, requests, on_cpu)
 
     def _readings(self) -> Readings:
         """Return what the meter reads from the track."""
