@@ -9,9 +9,9 @@
         --clip-tokens 4 --clip-frames 4 --clip-size 320x192
 
 What an H100 did is in docs/performance.md. The second command runs the same code with tiny models on a CPU; its figures
-mean nothing. The third compares the operations and bytes on which the shares below are based with
-torch's own counter and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some
-minutes that the real architecture of Qwen3-VL-2B loads and answers on a CPU.
+mean nothing. The third compares the operations and bytes on which the shares below are based with torch's own counter
+and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some minutes that the real
+architecture of Qwen3-VL-2B loads and answers on a CPU.
 
 The models have the shapes of the real ones and random weights (lib/gpu/models.py), and nothing is downloaded. They
 generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have the model's input

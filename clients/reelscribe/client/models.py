@@ -39,7 +39,7 @@ their items are answered, requests are full before that. Where decoding is slowe
 
 JOIN_CLIPS_SECONDS = 0.5
 """The same for clips. They are decoded and described some ten times as slowly as frames, so it takes longer until they
-fill a request; but a device batch of 8 clips takes little longer than one of 2."""
+fill a request; but a device batch of many clips takes little longer than one of 2."""
 
 Items = TypeVar("Items", bound="_Items")
 """The items of a request."""
@@ -218,7 +218,7 @@ class ModelClient(Generic[Description]):
             model: Name that the model has on all of them.
             description_type: The description of this kind of model; None for that of the class.
             requests_in_flight: Limit on the number of requests in flight. After `describe`, there are at first two for
-                each worker, and later more if they raise throughput.
+                each worker (in a run those of two calls), and later more if they raise throughput.
             request_seconds: Timeout of a request in seconds, after which it is sent again; None for the compute time
                 that the server allows, plus some time in the queue.
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.

@@ -27,7 +27,7 @@ from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
 
 MAX_CLIPS_PER_REQUEST = 8
-"""Default number of clips in one request, which is also the usual number in a device batch."""
+"""Default number of clips in one request."""
 
 _UNUSABLE = "the answer cannot be used"
 
