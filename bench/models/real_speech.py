@@ -149,23 +149,21 @@ def measure_curve(folder: Path, settings: dict[str, Any]) -> Report:
     without = {"device_batch": BATCH, **settings, "no_speech_threshold": None, "temperatures": (0.0,)}
     local = LocalSpeech(folder / "whisper-tiny.en", **without)
     words, sounds = sorted(read_texts(folder / "words")), sorted((folder / "sounds").glob("*.ogg"))
-    parts = {
+    spoken = {
         "words lost": words[::2],
         "held out": words[1::2],
         "announcements lost": [*announcements(folder, short=True)],
-        "words invented": sounds[::2],
-        "sounds held out": sounds[1::2],
     }
+    silent = {"words invented": sounds[::2], "sounds held out": sounds[1::2]}
     found: dict[str, list[tuple[float, int]]] = {}
-    for name, paths in parts.items():
+    for name, paths in (spoken | silent).items():
         transcripts = local.transcribe_chunks([read_samples(path) for path in paths], SpeechOptions())
         found[name] = [(no_speech_score(each), len(words_of(each.text))) for each in transcripts]
-    report = Report(
-        "What each no_speech_threshold drops", ("threshold", *(f"{n} ({len(p)})" for n, p in parts.items()))
-    )
+    columns = (f"{name} ({len(part)})" for name, part in found.items())
+    report = Report("What each no_speech_threshold drops", ("threshold", *columns))
     for threshold in CURVE:
-        lost = [sum(score > threshold or not count for score, count in part) for part in [*found.values()][:3]]
-        made = [sum(count for score, count in part if score <= threshold) for part in [*found.values()][3:]]
+        lost = [sum(score > threshold or not count for score, count in found[name]) for name in spoken]
+        made = [sum(count for score, count in found[name] if score <= threshold) for name in silent]
         report.add(f"{threshold:g}", *lost, *made)
     return report
 
