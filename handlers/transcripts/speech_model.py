@@ -46,12 +46,9 @@ class SpeechSettings(ModelSettings):
     timestamps: bool = True
     """Whisper: whether the model generates the times of segments. Otherwise each chunk is one segment."""
     temperatures: tuple[float, ...] = (0.0, 0.4, 0.8)
-    """Whisper: temperatures from 0 to 2 that are tried in order, until a result passes the next two thresholds."""
+    """Whisper: temperatures from 0 to 2 that are tried in order, until a result does not end in a loop."""
     compression_ratio_threshold: float | None = 2.4
     """Whisper: text with a higher compression ratio that ends in a loop is decoded again. None disables this."""
-    logprob_threshold: float | None = -1.0
-    """Whisper: text with a lower average log-probability is decoded again. CTC models: segments with a lower one are
-    dropped. None disables this."""
     no_speech_threshold: float | None = 0.8
     """Whisper: text is dropped if the probability of no speech, plus 0.4 times how far its average log-probability is
     below 0, is higher. None disables this."""
@@ -61,6 +58,8 @@ class SpeechSettings(ModelSettings):
     """Whisper: further options of transformers' `generate`."""
     pause_seconds: float = 0.5
     """CTC models: a longer pause between two words, in seconds, starts a new segment."""
+    logprob_threshold: float | None = -1.0
+    """CTC models: segments with a lower average log-probability are dropped. None disables this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -132,7 +132,7 @@ def whisper(size: Size, tokens: int) -> Subject:
     window_seconds = config.max_source_positions / 50
     # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.
     settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,)}
-    settings |= dict.fromkeys(("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"))
+    settings |= dict.fromkeys(("compression_ratio_threshold", "no_speech_threshold"))
     suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
     settings["generation"] = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
 

@@ -36,7 +36,6 @@ _DESCRIBED_SETTINGS = (
     "timestamps",
     "temperatures",
     "compression_ratio_threshold",
-    "logprob_threshold",
     "no_speech_threshold",
     "tokens_per_second",
 )

@@ -1,8 +1,8 @@
 """The second stage of Whisper: turns the encoder's states of windows into transcripts.
 
 A window is the stretch of audio that the encoder takes at once. As the stages may run in different processes, windows
-and their transcripts are sent as trees of plain values. A window whose text is improbable or ends in a loop is decoded
-again at the next temperature; other windows are not. If no temperature helps, the most probable text is kept.
+and their transcripts are sent as trees of plain values. A window whose text ends in a loop is decoded again at the next
+temperature; other windows are not. If no temperature helps, the most probable text is kept.
 """
 
 from __future__ import annotations
@@ -111,25 +111,22 @@ have up to 0.74 together (one of 63 has 0.98), long speech up to 0.4, and all bu
 class Thresholds:
     """Decides whether a decoding result is kept. A threshold that is None has no effect.
 
-    Two rules of openai/whisper (transcribe.py) are others here. There, any text that repeats itself is decoded again,
-    but people repeat themselves, too; here, only a loop is. And there, text is dropped if nobody seems to speak and the
-    text is improbable, each by a threshold of its own; but short words are as improbable as what a model invents for
-    sounds, so here both count together.
+    Two rules of openai/whisper (transcribe.py) are others here. There, any text that repeats itself or is improbable is
+    decoded again. But people repeat themselves, too, and short words are improbable and seldom right at a higher
+    temperature; here, only a loop is decoded again. And there, text is dropped if nobody seems to speak and the text is
+    improbable, each by a threshold of its own; but short words are as improbable as what a model invents for sounds, so
+    here both count together.
     """
 
     compression_ratio: float | None
     """A higher compression ratio means that the text repeats itself. It is decoded again if it ends in a loop."""
-    logprob: float | None
-    """A lower average log-probability means that the text is improbable. It is decoded again."""
     no_speech: float | None
     """A higher probability of no speech, with NO_SPEECH_LOGPROB_WEIGHT times the average log-probability subtracted,
     means that nobody speaks."""
 
-    def needs_fallback(self, avg_logprob: float, compression_ratio: float, *, ends_in_loop: bool) -> bool:
-        """Return whether to decode again at a higher temperature: the text is improbable or has got into a loop."""
-        repeats = self.compression_ratio is not None and compression_ratio > self.compression_ratio
-        improbable = self.logprob is not None and avg_logprob < self.logprob
-        return (repeats and ends_in_loop) or improbable
+    def needs_fallback(self, compression_ratio: float, *, ends_in_loop: bool) -> bool:
+        """Return whether to decode again at a higher temperature: the text has got into a loop."""
+        return self.compression_ratio is not None and compression_ratio > self.compression_ratio and ends_in_loop
 
     def is_no_speech(self, avg_logprob: float, no_speech_prob: float) -> bool:
         """Return whether to drop the text, because nobody speaks."""
@@ -172,11 +169,7 @@ class WindowTranscriber:
             settings: Language, temperatures, thresholds and limit of tokens.
         """
         self._engine, self._tokenizer, self._settings = engine, tokenizer, settings
-        self._thresholds = Thresholds(
-            settings.compression_ratio_threshold,
-            settings.logprob_threshold,
-            settings.no_speech_threshold,
-        )
+        self._thresholds = Thresholds(settings.compression_ratio_threshold, settings.no_speech_threshold)
 
     def transcribe(self, tree: TensorTree) -> TensorTree:
         """Transcribe a batch of windows; this is the `StageFunction` of Whisper.
@@ -218,22 +211,18 @@ class WindowTranscriber:
                 temperature,
                 [windows[i].seeds[attempt] for i in remaining],
             )
-            doubtful: list[int] = []
+            loops: list[int] = []
             for i, (tokens, avg_logprob, no_speech_prob) in zip(remaining, decoded, strict=True):
                 result = _DecodingResult(tokens, self._text(tokens), avg_logprob, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
                 if self._needs_fallback(result):
-                    doubtful.append(i)
-                    result = max(results.get(i, result), result, key=self._preference)
+                    loops.append(i)
+                    result = max(results.get(i, result), result, key=lambda each: each.avg_logprob)
                 results[i] = result
-            remaining = doubtful
+            remaining = loops
             if not remaining:
                 break
         return [results[i] for i in range(len(windows))], token_counts
-
-    def _preference(self, result: _DecodingResult) -> tuple[bool, float]:
-        """The order of results that are all doubtful: one without a loop is better, and then a more probable one."""
-        return not result.ends_in_loop(self._engine.tokens.first_timestamp), result.avg_logprob
 
     def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
@@ -243,7 +232,7 @@ class WindowTranscriber:
         if self._is_no_speech(result):  # silence is no clearer at another temperature
             return False
         ends_in_loop = result.ends_in_loop(self._engine.tokens.first_timestamp)
-        return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, ends_in_loop=ends_in_loop)
+        return self._thresholds.needs_fallback(result.compression_ratio, ends_in_loop=ends_in_loop)
 
     def _is_no_speech(self, result: _DecodingResult) -> bool:
         return self._thresholds.is_no_speech(result.avg_logprob, result.no_speech_prob)

@@ -88,7 +88,7 @@ def test_each_window_has_its_own_limit_of_tokens_whatever_the_others_of_its_batc
     demo_speech, converted, chunks, timestamps
 ):
     short = Chunk(chunks[0].samples[:16000], chunks[0].options)
-    settings = {"tokens_per_second": 1.0, "timestamps": timestamps, "logprob_threshold": None}
+    settings = {"tokens_per_second": 1.0, "timestamps": timestamps}
     model = load(demo_speech, engine=CT2, converted=converted, **settings)
     alone = [*model.transcribe([short]), *model.transcribe(chunks[:1])]
     assert model.transcribe([short, chunks[0]]) == alone

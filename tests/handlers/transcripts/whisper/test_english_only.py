@@ -18,7 +18,7 @@ from support.fake_torchserve import FakeTorchServe
 from support.tiny_models import save_whisper
 from transcripts.whisper.ctranslate2_conversion import convert
 
-GUESSES = {"temperatures": [0.0], "logprob_threshold": None, "no_speech_threshold": None}
+GUESSES = {"temperatures": [0.0], "no_speech_threshold": None}
 
 
 @pytest.fixture(scope="module")
