@@ -131,9 +131,16 @@ def qwen3_vl_config(size: Size) -> Qwen3VLConfig:
     )
 
 
-def save_qwen3_vl(size: Size, folder: Path, device: torch.device) -> None:
-    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
-    config = qwen3_vl_config(size)
+def save_qwen3_vl(size: Size, folder: Path, device: torch.device, config: Qwen3VLConfig | None = None) -> None:
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`.
+
+    Args:
+        size: Of the model, or of the tokenizer alone if there is a `config`.
+        folder: Where to save it.
+        device: Where to draw the weights.
+        config: A configuration of the same vocabulary.
+    """
+    config = config or qwen3_vl_config(size)
     _save(AutoModelForImageTextToText, config, folder, device)
     marks = ("<|im_start|>", "<|im_end|>", "<|vision_end|>", "<|vision_start|>", "<|video_pad|>", "<|image_pad|>")
     tokenizer = _word_tokenizer(QWEN_TEXT[size]["vocab_size"] - len(marks))
@@ -150,9 +157,16 @@ def save_qwen3_vl(size: Size, folder: Path, device: torch.device) -> None:
         (folder / f"{name}_config.json").write_text(json.dumps(settings))
 
 
-def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
-    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
-    config = blip2_config(size)
+def save_blip2(size: Size, folder: Path, device: torch.device, config: Blip2Config | None = None) -> None:
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`.
+
+    Args:
+        size: Of the model, or of the tokenizer alone if there is a `config`.
+        folder: Where to save it.
+        device: Where to draw the weights.
+        config: A configuration of the same vocabulary.
+    """
+    config = config or blip2_config(size)
     _save(AutoModelForImageTextToText, config, folder, device)
     side, queries = VISION[size]["image_size"], BLIP2[size]["num_query_tokens"]
     images = BlipImageProcessorPil(size={"height": side, "width": side})
