@@ -1,9 +1,11 @@
 """How fast is transcribing, and how many words are wrong: ours, transformers' pipeline and faster-whisper?
 
-    scripts/bench speech_speed [--recordings 6] [--rounds 5] [--batch 8] [--ways WORD ...] [--json FILE]
+    scripts/bench speech_speed [--recordings 6] [--rounds 5] [--batch 8] [--ways WORD ...] [--real FOLDER] [--json FILE]
 
-All ways get the same recordings and weights, the language, and one thread. The extra `bench` must be installed. In one
-process, from samples in memory to text:
+The model is the demo model, and its recordings have 1 to 3 minutes. With --real, it is openai/whisper-tiny.en, and the
+recordings have 8 minutes of sentences that people say; FOLDER is one that scripts/real_data has prepared. All ways get
+the same recordings and weights, the language, and one thread. The extra `bench` must be installed. In one process, from
+samples in memory to text:
 
 - ours: the work of client and server without the transport between them: audio is cut where it is quiet, packed, read
   from the body, and transcribed by the handler's model in batches. "as shipped" has the settings of speech.yaml: the
@@ -47,6 +49,7 @@ import transformers
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.local_speech import LocalSpeech
+from lib.real_recordings import sentences, words_of
 from lib.recordings import Recording, long_recordings
 from lib.report import Report, Spread, publish, take_turns
 from peers.faster_whisper_peer import FasterWhisper, Windows
@@ -58,12 +61,13 @@ from reelscribe.decode.audio import SILENCE_DB, is_silent
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from servers.torchserve import CONFIG, HANDLERS, SPEECH, Serving, serve
+from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.ctranslate2_conversion import convert
+from transcripts.whisper.transcriber import MIN_TOKENS
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)
-NEW_TOKENS = 150
-"""The handler's limit for a window of 10 s."""
+REAL_SECONDS = 480
 
 Transcribe = Callable[[Sequence[Recording]], list[str]]
 """A function that returns the text of each recording."""
@@ -96,9 +100,9 @@ class Way:
         return float(total)
 
 
-def ours(**settings: Any) -> Transcribe:
+def ours(checkpoint: Path, **settings: Any) -> Transcribe:
     """Cut as the client does, and transcribe with the handler's model."""
-    local, options = LocalSpeech(SPEECH, **settings), SpeechOptions()
+    local, options = LocalSpeech(checkpoint, **settings), SpeechOptions()
     task = options.task("", local.description)  # no file: it only makes chunkers
 
     def transcribe(recordings: Sequence[Recording]) -> list[str]:
@@ -113,12 +117,17 @@ def ours(**settings: Any) -> Transcribe:
     return transcribe
 
 
-def pipeline(batch: int, *, timestamps: bool, overlap: bool = True) -> Transcribe:
+def pipeline(checkpoint: Path, batch: int, *, timestamps: bool, overlap: bool = True) -> Transcribe:
     """Transcribe with the pipeline of transformers."""
     # Any: the type of the pipeline depends on its first argument.
-    pipe: Any = transformers.pipeline("automatic-speech-recognition", model=str(SPEECH), device="cpu")
+    pipe: Any = transformers.pipeline("automatic-speech-recognition", model=str(checkpoint), device="cpu")
     rate = pipe.feature_extractor.sampling_rate
-    options = {"language": "en", "task": "transcribe", "max_new_tokens": NEW_TOKENS}
+    # The handler's limit of tokens for a whole window.
+    settings = SpeechSettings(str(checkpoint))
+    tokens = MIN_TOKENS + round(settings.tokens_per_second * pipe.feature_extractor.n_samples / rate)
+    options: dict[str, Any] = {"max_new_tokens": tokens}
+    if pipe.model.generation_config.is_multilingual:
+        options |= {"language": "en", "task": "transcribe"}
 
     def transcribe(recordings: Sequence[Recording]) -> list[str]:
         inputs = ({"raw": each.samples.astype(np.float32) / 32768, "sampling_rate": rate} for each in recordings)
@@ -154,14 +163,16 @@ def written(recordings: Sequence[Recording], folder: Path) -> list[Path]:
     return paths
 
 
-def faster_from_files(model: FasterWhisper, folder: Path, batch: int, *, timestamps: bool) -> Transcribe:
-    """Decode files with faster-whisper, and transcribe them in batches of fixed windows."""
+def faster_from_files(
+    model: FasterWhisper, folder: Path, windows: Windows, batch: int, *, timestamps: bool
+) -> Transcribe:
+    """Decode files with faster-whisper, and transcribe them in batches."""
 
     def transcribe(recordings: Sequence[Recording]) -> list[str]:
         decoded = (
             (faster_whisper.decode_audio(str(path)) * 32768).astype(np.int16) for path in written(recordings, folder)
         )
-        return [model.transcribe(samples, "fixed", batch, timestamps=timestamps) for samples in decoded]
+        return [model.transcribe(samples, windows, batch, timestamps=timestamps) for samples in decoded]
 
     return transcribe
 
@@ -191,7 +202,7 @@ def whole_path(serving: Serving, model: str, folder: Path) -> Transcribe:
 
 
 @contextmanager
-def ways(batch: int) -> Iterator[dict[str, Way]]:
+def ways(checkpoint: Path, batch: int) -> Iterator[dict[str, Way]]:
     """All ways by name."""
     alike: dict[str, Any] = {"device_batch": batch, "language": "en", "temperatures": (0.0,)}
     text, timed = "ours, text", "ours, timestamps"
@@ -202,39 +213,44 @@ def ways(batch: int) -> Iterator[dict[str, Way]]:
     )
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        other = FasterWhisper(SPEECH, root / "converted")
-        convert(str(SPEECH), str(root / "ours"), "auto")
+        other = FasterWhisper(checkpoint, root / "converted")
+        convert(str(checkpoint), str(root / "ours"), "auto")
         fast = {"engine": "ctranslate2", "converted": str(root / "ours")}
         for engine in ("torch", "ctranslate2"):
-            archive.build(engine, "speech", str(SPEECH), root / "store", engine=engine, handlers=HANDLERS)
-        files = root / "files"
+            archive.build(engine, "speech", str(checkpoint), root / "store", engine=engine, handlers=HANDLERS)
+        own, files = partial(ours, checkpoint), root / "files"
         files.mkdir()
         with serve(root, "torch", CONFIG) as serving:
             served = serving.instance.processes
             yield {
-                text: Way(ours(timestamps=False, **alike), fast_text),
-                fast_text: Way(ours(timestamps=False, **alike, **fast), fast_text),
-                "pipeline, text": Way(pipeline(batch, timestamps=False), fast_text),
-                "pipeline, text, no overlap": Way(pipeline(batch, timestamps=False, overlap=False), fast_text),
+                text: Way(own(timestamps=False, **alike), fast_text),
+                fast_text: Way(own(timestamps=False, **alike, **fast), fast_text),
+                "pipeline, text": Way(pipeline(checkpoint, batch, timestamps=False), fast_text),
+                "pipeline, text, no overlap": Way(
+                    pipeline(checkpoint, batch, timestamps=False, overlap=False), fast_text
+                ),
                 "faster-whisper, text": Way(faster(other, "sequential", batch, timestamps=False), fast_text),
                 "faster-whisper, text, fixed": Way(faster(other, "fixed", batch, timestamps=False), fast_text),
                 "faster-whisper, text, vad": Way(faster(other, "vad", batch, timestamps=False), fast_text),
-                timed: Way(ours(timestamps=True, **alike), fast_timed),
-                fast_timed: Way(ours(timestamps=True, **alike, **fast), fast_timed),
-                "ours, as shipped": Way(ours(), fast_timed),
-                "ours, as shipped, ctranslate2": Way(ours(**fast), fast_timed),
-                "pipeline, timestamps": Way(pipeline(batch, timestamps=True), fast_timed),
+                timed: Way(own(timestamps=True, **alike), fast_timed),
+                fast_timed: Way(own(timestamps=True, **alike, **fast), fast_timed),
+                "ours, as shipped": Way(own(), fast_timed),
+                "ours, as shipped, ctranslate2": Way(own(**fast), fast_timed),
+                "pipeline, timestamps": Way(pipeline(checkpoint, batch, timestamps=True), fast_timed),
                 "faster-whisper, timestamps": Way(faster(other, "sequential", batch, timestamps=True), fast_timed),
                 "faster-whisper, timestamps, fixed": Way(faster(other, "fixed", batch, timestamps=True), fast_timed),
                 whole: Way(whole_path(serving, "ctranslate2", files), whole, served),
                 "whole path, as shipped": Way(whole_path(serving, "torch", files), whole, served),
-                "faster-whisper, timestamps, from files": Way(
-                    faster_from_files(other, files, batch, timestamps=True), whole
+                "faster-whisper, timestamps, fixed, from files": Way(
+                    faster_from_files(other, files, "fixed", batch, timestamps=True), whole
+                ),
+                "faster-whisper, text, vad, from files": Way(
+                    faster_from_files(other, files, "vad", batch, timestamps=False), whole
                 ),
             }
 
 
-def measure(recordings: Sequence[Recording], rounds: int, batch: int, words: Sequence[str]) -> Report:
+def measure(checkpoint: Path, recordings: Sequence[Recording], rounds: int, batch: int, words: Sequence[str]) -> Report:
     """Run all ways, or those whose name has one of `words`, and return the table."""
     seconds = sum(recording.seconds for recording in recordings)
     report = Report(
@@ -242,7 +258,7 @@ def measure(recordings: Sequence[Recording], rounds: int, batch: int, words: Seq
         ("way", "RTFx", "RTFx of a CPU second", "ours / this", "words wrong"),
     )
     expected = [" ".join(recording.words) for recording in recordings]
-    with ways(batch) as everything:
+    with ways(checkpoint, batch) as everything:
         compared = {name: way for name, way in everything.items() if not words or any(word in name for word in words)}
         for way in compared.values():
             way.transcribe(recordings[:1])  # loads what is loaded at the first use
@@ -252,7 +268,8 @@ def measure(recordings: Sequence[Recording], rounds: int, batch: int, words: Seq
         rates = (Spread(tuple(seconds / value for value in spent.values)) for spent in (walls[name], cpu[name]))
         known = way.compared_with in cpu and name != way.compared_with
         ratio = cpu[name].over(cpu[way.compared_with]) if known else ""
-        report.add(name, *rates, ratio, f"{jiwer.wer(expected, way.texts):.2%}")
+        texts = [" ".join(words_of(text)) for text in way.texts]
+        report.add(name, *rates, ratio, f"{jiwer.wer(expected, texts):.2%}")
     return report
 
 
@@ -263,6 +280,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--ways", nargs="*", default=[], metavar="WORD")
+    parser.add_argument("--real", type=Path, metavar="FOLDER")
     add_json_option(parser)
     options = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
@@ -274,10 +292,13 @@ def main() -> None:
     # The pipeline warns of arguments that it passes to itself.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    lengths = np.linspace(*RECORDING_SECONDS, options.recordings)
-    publish(
-        [measure(long_recordings(SEED, lengths.tolist()), options.rounds, options.batch, options.ways)], options.json
-    )
+    if options.real:
+        checkpoint = options.real.resolve() / "whisper-tiny.en"
+        recordings = [sentences(options.real, REAL_SECONDS, SEED + k) for k in range(options.recordings)]
+    else:
+        checkpoint = SPEECH
+        recordings = long_recordings(SEED, np.linspace(*RECORDING_SECONDS, options.recordings).tolist())
+    publish([measure(checkpoint, recordings, options.rounds, options.batch, options.ways)], options.json)
 
 
 if __name__ == "__main__":

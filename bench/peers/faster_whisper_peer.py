@@ -2,9 +2,10 @@
 
 Two of its assumptions do not hold for the demo model. They are corrected here, or its words would differ: it pads every
 window to 30 s, whatever the model's window; and CTranslate2 takes a model for multilingual only with 51,865 tokens or
-more, and leaves language and task out of the prompts of others. Its options are the defaults, with two exceptions: it
-decodes greedily, as the other ways do, and it does not put the text of the last window into the prompt, on which the
-demo model was not trained. With both defaults, 7 of 10 words were wrong.
+more, and leaves language and task out of the prompts of others. Neither correction changes a published model. Its
+options are the defaults, with two exceptions: it decodes greedily, as the other ways do, and it does not put the text
+of the last window into the prompt, on which the demo model was not trained. With both defaults, 7 of 10 words were
+wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class FasterWhisper:
         processor = json.loads((checkpoint / "processor_config.json").read_text())
         (folder / "preprocessor_config.json").write_text(json.dumps(processor["feature_extractor"]))
         self._model = faster_whisper.WhisperModel(str(folder), device="cpu", compute_type="float32", cpu_threads=1)
-        self._model.model = _Multilingual(self._model.model)
+        if json.loads((checkpoint / "generation_config.json").read_text())["is_multilingual"]:
+            self._model.model = _Multilingual(self._model.model)
         self._batched = faster_whisper.BatchedInferencePipeline(self._model)
         frames = self._model.feature_extractor.nb_max_frames
         module = faster_whisper.transcribe

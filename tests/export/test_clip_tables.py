@@ -54,13 +54,13 @@ def test_tables_of_shots_have_a_row_for_each_shot_and_what_found_it(tmp_path):
     for_captions = with_shots(record("b.mp4", "x"), (0, 1), settings=None)
     out = exported(tmp_path, [found, for_captions], "csv", "parquet")
     assert rows(out / "shots.csv") == [
-        ["source", "start", "end", "start_frame", "end_frame"],
-        ["a.mp4", "0.5", "2.0", "5", "20"],
-        ["a.mp4", "2.0", "7200.5", "20", "72005"],
-        ["b.mp4", "0.0", "1.0", "0", "10"],
+        ["source", "start", "end", "start_frame", "end_frame", "transition"],
+        ["a.mp4", "0.5", "2.0", "5", "20", ""],
+        ["a.mp4", "2.0", "7200.5", "20", "72005", "cut"],
+        ["b.mp4", "0.0", "1.0", "0", "10", ""],
     ]
     table = parquet.read_table(out / "shots.parquet")
-    assert table.schema.types == [pa.string(), *[pa.float64()] * 2, *[pa.int64()] * 2, *[pa.string()] * 3]
+    assert table.schema.types == [pa.string(), *[pa.float64()] * 2, *[pa.int64()] * 2, *[pa.string()] * 4]
     assert table["model_name"].to_pylist() == ["some/model", "some/model", None]
     assert table["model_revision"].to_pylist() == ["abc", "abc", None]
 

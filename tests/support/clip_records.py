@@ -24,9 +24,16 @@ def clips_record(path, *clips, **changes):
 
 
 def with_shots(value, *times, settings="c0"):
-    """A record with shots, too, each from (start, end), at 10 frames a second."""
+    """A record with shots, too, each from (start, end), at 10 frames a second; all but the first follow a cut."""
     shots = [
-        {"start": start, "end": end, "start_frame": int(start * 10), "end_frame": int(end * 10)} for start, end in times
+        {
+            "start": start,
+            "end": end,
+            "start_frame": int(start * 10),
+            "end_frame": int(end * 10),
+            "transition": "cut" if number else None,
+        }
+        for number, (start, end) in enumerate(times)
     ]
     return value | {"shots": shots, "shot_settings": settings}
 

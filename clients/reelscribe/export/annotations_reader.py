@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Utterance
-from reelscribe.contract.source import Section
+from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
 from reelscribe.results.annotations import SETTINGS_NAME
@@ -86,12 +86,26 @@ class Clips:
 
 
 @dataclass(frozen=True)
+class Shot:
+    """A shot, as its record has it."""
+
+    start: float
+    """Presentation time of its first frame, in seconds."""
+    end: float
+    """Presentation time at which its last frame disappears, in seconds."""
+    start_frame: int
+    end_frame: int
+    transition: Transition | None
+    """How it follows the one before it; None if its detector does not say."""
+
+
+@dataclass(frozen=True)
 class Shots:
     """The shots of a source."""
 
     detector: Model | None
     """The detector that found them; None if they were only looked for to choose clips or frames."""
-    shots: list[Section]
+    shots: list[Shot]
     """In the order of time."""
 
 
@@ -330,13 +344,17 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
     )
 
 
+_TRANSITIONS: dict[str | None, Transition | None] = {"cut": "cut", "gradual": "gradual", None: None}
+
+
 def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | None:
     shots = [
-        Section(
-            start_frame=_index(item["start_frame"]),
-            end_frame=_index(item["end_frame"]),
-            start_seconds=_seconds(item["start"]),
-            end_seconds=_seconds(item["end"]),
+        Shot(
+            _seconds(item["start"]),
+            _seconds(item["end"]),
+            _index(item["start_frame"]),
+            _index(item["end_frame"]),
+            _TRANSITIONS[item["transition"]],
         )
         for item in items
     ]

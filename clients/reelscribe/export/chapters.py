@@ -95,7 +95,7 @@ def _possible_segments(source: AnnotatedSource) -> Iterator[list[Segment]]:
         yield [Segment(clip.start, clip.end, clip.text) for clip in source.clips.described]
     if source.shots:
         shots = enumerate(source.shots.shots, 1)
-        yield [Segment(shot.start_seconds, shot.end_seconds, f"Shot {number}") for number, shot in shots]
+        yield [Segment(shot.start, shot.end, f"Shot {number}") for number, shot in shots]
     if source.captions:
         yield source.captions.spans
 

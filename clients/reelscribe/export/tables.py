@@ -187,10 +187,11 @@ TABLES: Mapping[TableName, Table[Any]] = {
         lambda source: _shots(source).shots,
         (
             _SOURCE,
-            Column("start", "number", lambda source, shot: shot.start_seconds),
-            Column("end", "number", lambda source, shot: shot.end_seconds),
+            Column("start", "number", lambda source, shot: shot.start),
+            Column("end", "number", lambda source, shot: shot.end),
             Column("start_frame", "integer", lambda source, shot: shot.start_frame),
             Column("end_frame", "integer", lambda source, shot: shot.end_frame),
+            Column("transition", "text", lambda source, shot: shot.transition, nullable=True),
             _SHA256,
             Column("model_name", "text", _of_detector("name"), nullable=True, in_csv=False),
             Column("model_revision", "text", _of_detector("revision"), nullable=True, in_csv=False),
