@@ -35,9 +35,9 @@ from transformers import (
 )
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.gpu.models import qwen3_vl_config
 from lib.report import Report, Spread, publish
 from runtime.generation import generate
+from synthetic.random_models import qwen3_vl_config
 
 Ways = dict[str, Callable[[], object]]
 

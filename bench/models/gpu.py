@@ -13,10 +13,10 @@ mean nothing. The third compares the operations and bytes on which the shares be
 and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some minutes that the real
 architecture of Qwen3-VL-2B loads and answers on a CPU.
 
-The models have the shapes of the real ones and random weights (lib/gpu/models.py), and nothing is downloaded. They
-generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have the model's input
-size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with which random weights
-would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
+The models have the shapes of the real ones and random weights (demo/synthetic/random_models.py), and nothing is
+downloaded. They generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have
+the model's input size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with
+which random weights would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
 
 The models are BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B-Instruct.
 
@@ -61,9 +61,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.gpu.limits import Ceilings, measure_ceilings, seconds
-from lib.gpu.models import FULL_SIZES, parameters, whisper_encoder_parameters
 from lib.gpu.subjects import VARIANTS, DType, Loaded, Subject, Variant, blip2, qwen3_vl, whisper
 from lib.report import Report, Spread, publish, save, take_turns
+from synthetic.random_models import FULL_SIZES, parameters, whisper_encoder_parameters
 
 WARM_UP = 3
 """Runs before the measured ones."""

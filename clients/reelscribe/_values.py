@@ -20,11 +20,12 @@ from reelscribe.contract.outcomes import (
     DescribedClip,
     Failure,
     Segment,
+    Shot,
     Silence,
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Source, Transition, VideoInfo
+from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.notebook import Moment, strip
@@ -97,17 +98,6 @@ class SavedAudio(AudioInfo):
     seconds: float
 
 
-@dataclass(frozen=True)
-class SavedShot:
-    """A shot of a record."""
-
-    start: float
-    end: float
-    start_frame: int
-    end_frame: int
-    transition: Transition | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class SavedCaption(Caption):
     """A caption of a record."""
@@ -131,7 +121,7 @@ class SavedRecord:
     error: SavedError | None
     media: VideoInfo | None
     audio: SavedAudio | None
-    shots: tuple[SavedShot, ...]
+    shots: tuple[Shot, ...]
     shot_settings: str | None
     captions: tuple[SavedCaption, ...]
     caption_spans: tuple[Segment, ...]

@@ -31,11 +31,10 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_tests_import_no_benchmark():
-    """Except for the shapes of published models, which are the same for tests and for benchmarks of GPUs."""
     benchmarks = modules(BENCH, *{path.parent for path in COMMANDS})
     assert {"captioning", "lib", "peers", "fakes", "resize"} <= benchmarks
     importing = {path.name: set(imports(path)) & benchmarks for path in TESTS.rglob("*.py")}
-    assert {name: names for name, names in importing.items() if names} == {"test_published_sizes.py": {"lib"}}
+    assert {name: names for name, names in importing.items() if names} == {}
 
 
 def changes_search_path(node: ast.AST) -> bool:

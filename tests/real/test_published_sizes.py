@@ -29,20 +29,19 @@ from captions.captioner import Captioner, CaptionSettings
 from captions.frame_transform import FrameTransform, concatenate
 from clips.describer import ClipSettings, Describer
 from clips.families import FAMILIES, ProcessorSettings
-from lib.gpu.models import blip2_config, qwen3_vl_config, save_blip2, save_qwen3_vl
 from reelscribe.contract.clips import Clip
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.decode.sampling import Sampling
 from runtime.generation import generate
 from support.videos import read
+from synthetic.random_models import blip2_config, qwen3_vl_config, save_blip2, save_qwen3_vl
 
 CPU = torch.device("cpu")
 LAYERS = 2
 LIVELY = 0.1
 """Standard deviation of random weights with which texts depend on the picture."""
 OPTIONS = {"max_new_tokens": 16, "do_sample": False}
-IMAGE_PROCESSOR = "preprocessor_config.json"
 DTYPES = ["float32", "bfloat16"]
 
 
@@ -65,7 +64,7 @@ def save_blip2_opt(folder: Path) -> None:
         part.num_hidden_layers = LAYERS
         part.initializer_range = LIVELY
     config.initializer_range = LIVELY
-    save_blip2("full", folder, CPU, config)
+    save_blip2(config, folder, CPU)
 
 
 def save_qwen3_vl_2b(folder: Path) -> None:
@@ -74,7 +73,7 @@ def save_qwen3_vl_2b(folder: Path) -> None:
     config.vision_config.depth, config.vision_config.deepstack_visual_indexes = LAYERS, [0]
     config.text_config.num_hidden_layers = LAYERS
     config.vision_config.initializer_range = config.text_config.initializer_range = LIVELY
-    save_qwen3_vl("full", folder, CPU, config)
+    save_qwen3_vl(config, folder, CPU)
 
 
 CAPTIONERS = {"blip-image-captioning-base": save_blip_base, "blip2-opt-2.7b": save_blip2_opt}
@@ -137,7 +136,9 @@ def test_tokens_of_captions_are_those_of_transformers(folder, photos, name, dtyp
 
 def test_patches_of_photos_are_those_of_the_published_processor(folder, photos):
     saved = folder(save_qwen3_vl_2b)
-    family = FAMILIES["qwen3_vl"](ProcessorSettings({}, json.loads((Path(saved) / IMAGE_PROCESSOR).read_text())))
+    family = FAMILIES["qwen3_vl"](
+        ProcessorSettings({}, json.loads((Path(saved) / "preprocessor_config.json").read_text()))
+    )
     processor = Qwen2VLImageProcessorPil.from_pretrained(saved)
     for photo in photos:
         expected = processor(images=[Image.fromarray(photo)], return_tensors="pt")

@@ -14,7 +14,9 @@ from transformers import CompileConfig
 from captions.captioner import Captioner, CaptionSettings
 from clips.describer import ClipSettings, Describer
 from lib.gpu.limits import Work, blip2_work, qwen3_vl_work, whisper_work
-from lib.gpu.models import (
+from reelscribe.contract.clips import Clip
+from reelscribe.contract.speech import TranscriptionOptions
+from synthetic.random_models import (
     TEXT_TOKENS,
     Size,
     blip2_config,
@@ -24,8 +26,6 @@ from lib.gpu.models import (
     save_whisper,
     whisper_config,
 )
-from reelscribe.contract.clips import Clip
-from reelscribe.contract.speech import TranscriptionOptions
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchEngine
@@ -120,7 +120,7 @@ def blip2(size: Size, tokens: int) -> Subject:
         f"BLIP-2 opt-2.7b ({size}), captions of {tokens} tokens",
         "frames/s",
         1,
-        lambda folder, device: save_blip2(size, folder, device),
+        lambda folder, device: save_blip2(blip2_config(size), folder, device),
         load,
         lambda items: blip2_work(blip2_config(size), items, tokens),
     )
@@ -130,9 +130,8 @@ def whisper(size: Size, tokens: int) -> Subject:
     """Whisper with `tokens` tokens in each window."""
     config = whisper_config(size)
     window_seconds = config.max_source_positions / 50
-    # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.
-    settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,)}
-    settings |= dict.fromkeys(("compression_ratio_threshold", "no_speech_threshold"))
+    # With random weights, results would be dropped or repeated at random.
+    settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,), "no_speech_threshold": None}
     suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
     settings["generation"] = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
 
@@ -153,7 +152,7 @@ def whisper(size: Size, tokens: int) -> Subject:
         f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",
         "RTFx",
         window_seconds,
-        lambda folder, device: save_whisper(size, folder, device),
+        lambda folder, device: save_whisper(whisper_config(size), folder, device),
         load,
         lambda items: whisper_work(config, items, tokens, PROMPT_TOKENS),
     )
@@ -182,7 +181,7 @@ def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Su
         f"Qwen3-VL-2B ({size}), {tokens} tokens about {count} frames",
         "clips/s",
         1,
-        lambda folder, device: save_qwen3_vl(size, folder, device),
+        lambda folder, device: save_qwen3_vl(qwen3_vl_config(size), folder, device),
         load,
         lambda items: qwen3_vl_work(config, items, tokens, prompt[0], grid[0]),
     )

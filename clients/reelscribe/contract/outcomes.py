@@ -11,6 +11,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
+from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import NoAudio, NoPictures, printable
 
@@ -163,6 +164,22 @@ class SpeechFailure(TimedText):
 
 AudioResult = Utterance | Silence | SpeechFailure
 """The result of a stretch of audio."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A shot of a video."""
+
+    start: float
+    """Presentation time of its first frame, in seconds."""
+    end: float
+    """Presentation time at which its last frame disappears, in seconds."""
+    start_frame: int
+    """Index in the video of its first frame."""
+    end_frame: int
+    """Index of the first frame after it."""
+    transition: Transition | None = None
+    """How it follows the one before it; None if its detector does not say."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Utterance
+from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, Utterance
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
@@ -83,20 +83,6 @@ class Clips:
     """The clips that have a description, in the order of time; they may overlap."""
     failures: list[ClipFailure]
     """The clips that have none, in the order of time."""
-
-
-@dataclass(frozen=True)
-class Shot:
-    """A shot, as its record has it."""
-
-    start: float
-    """Presentation time of its first frame, in seconds."""
-    end: float
-    """Presentation time at which its last frame disappears, in seconds."""
-    start_frame: int
-    end_frame: int
-    transition: Transition | None
-    """How it follows the one before it; None if its detector does not say."""
 
 
 @dataclass(frozen=True)

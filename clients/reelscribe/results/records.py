@@ -26,6 +26,7 @@ from reelscribe.contract.outcomes import (
     Failure,
     FrameResult,
     Segment,
+    Shot,
     Silence,
     SourceError,
     SpeechFailure,
@@ -377,8 +378,7 @@ def _flagged(results: Iterable[Described], settings: ModelSettings) -> Iterator[
 
 
 def _shot(shot: Section, transition: Transition | None) -> dict[str, Any]:
-    times = {"start": shot.start_seconds, "end": shot.end_seconds}
-    return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame, "transition": transition}
+    return _object(Shot(shot.start_seconds, shot.end_seconds, shot.start_frame, shot.end_frame, transition))
 
 
 def _utterance(utterance: Utterance) -> dict[str, Any]:

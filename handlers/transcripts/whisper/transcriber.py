@@ -112,7 +112,7 @@ class Thresholds:
     """Decides whether a decoding result is kept. A threshold that is None has no effect.
 
     Two rules of openai/whisper (transcribe.py) are others here. There, any text that repeats itself or is improbable is
-    decoded again. But people repeat themselves, too, and short words are improbable and seldom right at a higher
+    decoded again. But people repeat themselves, too, and short words are improbable, and no clearer at a higher
     temperature; here, only a loop is decoded again. And there, text is dropped if nobody seems to speak and the text is
     improbable, each by a threshold of its own; but short words are as improbable as what a model invents for sounds, so
     here both count together.

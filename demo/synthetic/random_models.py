@@ -131,19 +131,11 @@ def qwen3_vl_config(size: Size) -> Qwen3VLConfig:
     )
 
 
-def save_qwen3_vl(size: Size, folder: Path, device: torch.device, config: Qwen3VLConfig | None = None) -> None:
-    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`.
-
-    Args:
-        size: Of the model, or of the tokenizer alone if there is a `config`.
-        folder: Where to save it.
-        device: Where to draw the weights.
-        config: A configuration of the same vocabulary.
-    """
-    config = config or qwen3_vl_config(size)
+def save_qwen3_vl(config: Any, folder: Path, device: torch.device) -> None:
+    """Save a Qwen3-VL of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
     _save(AutoModelForImageTextToText, config, folder, device)
     marks = ("<|im_start|>", "<|im_end|>", "<|vision_end|>", "<|vision_start|>", "<|video_pad|>", "<|image_pad|>")
-    tokenizer = _word_tokenizer(QWEN_TEXT[size]["vocab_size"] - len(marks))
+    tokenizer = _word_tokenizer(config.text_config.vocab_size - len(marks))
     tokenizer.add_special_tokens({"extra_special_tokens": [*marks]})
     tokenizer.chat_template = QWEN_CHAT
     tokenizer.save_pretrained(folder)
@@ -157,29 +149,21 @@ def save_qwen3_vl(size: Size, folder: Path, device: torch.device, config: Qwen3V
         (folder / f"{name}_config.json").write_text(json.dumps(settings))
 
 
-def save_blip2(size: Size, folder: Path, device: torch.device, config: Blip2Config | None = None) -> None:
-    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`.
-
-    Args:
-        size: Of the model, or of the tokenizer alone if there is a `config`.
-        folder: Where to save it.
-        device: Where to draw the weights.
-        config: A configuration of the same vocabulary.
-    """
-    config = config or blip2_config(size)
+def save_blip2(config: Any, folder: Path, device: torch.device) -> None:
+    """Save a BLIP-2 of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
     _save(AutoModelForImageTextToText, config, folder, device)
-    side, queries = VISION[size]["image_size"], BLIP2[size]["num_query_tokens"]
-    images = BlipImageProcessorPil(size={"height": side, "width": side})
-    Blip2Processor(images, _word_tokenizer(BLIP2[size]["image_token_index"]), num_query_tokens=queries).save_pretrained(
-        folder
+    side = config.vision_config.image_size
+    images, tokenizer = (
+        BlipImageProcessorPil(size={"height": side, "width": side}),
+        _word_tokenizer(config.image_token_index),
     )
+    Blip2Processor(images, tokenizer, num_query_tokens=config.num_query_tokens).save_pretrained(folder)
 
 
-def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
-    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
-    config = whisper_config(size)
+def save_whisper(config: Any, folder: Path, device: torch.device) -> None:
+    """Save a Whisper of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
     _save(AutoModelForSpeechSeq2Seq, config, folder, device)
-    tokenizer = _whisper_tokenizer(TEXT_TOKENS[size])
+    tokenizer = _whisper_tokenizer(config.eos_token_id)  # the special tokens begin with it
     token_id = tokenizer.convert_tokens_to_ids
     GenerationConfig(
         decoder_start_token_id=config.decoder_start_token_id,
@@ -191,9 +175,8 @@ def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
         is_multilingual=True,
         no_timestamps_token_id=token_id("<|notimestamps|>"),
     ).save_pretrained(folder)
-    shape = WHISPER[size]
     extractor = WhisperFeatureExtractor(
-        feature_size=shape["num_mel_bins"], chunk_length=shape["max_source_positions"] // 50
+        feature_size=config.num_mel_bins, chunk_length=config.max_source_positions // 50
     )
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
 
@@ -209,7 +192,7 @@ def _word_tokenizer(count: int) -> PreTrainedTokenizerFast:
     """A tokenizer with `count` tokens; the processor adds one that stands for an image."""
     names = ["<s>", "<pad>", "</s>", "<unk>"]
     vocabulary = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(len(names), count))])}
-    backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a token of text
+    backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = Whitespace()
     special = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **special)
