@@ -14,11 +14,14 @@ def at(seconds: float) -> int:
     ("tokens", "segments", "stopped"),
     [
         ([], [], None),
-        ([at(0.5), 1, 2, at(1.9)], [(0.5, 1.9, [1, 2])], None),
+        ([at(0.5), 1, 2, at(2.9)], [(0.5, 2.9, [1, 2])], None),
         ([at(0), 1, at(1), at(1.5), 2, 3, at(4)], [(0, 1, [1]), (1.5, 4, [2, 3])], None),
         # A segment without an end is dropped, and decoded again.
         ([at(0), 1, at(1), at(1.5)], [(0, 1, [1])], 1.5),
         ([at(0), 1, at(1), at(1.5), 2], [(0, 1, [1])], 1.5),
+        # What follows the last segment is decoded, too, unless it is short.
+        ([at(0), 1, at(1.9)], [(0, 1.9, [1])], 1.9),
+        ([at(0), 1, at(2)], [(0, 2, [1])], None),
         # Without any end, it lasts as long as the audio.
         ([at(0.5), 1, 2], [(0.5, 5, [1, 2])], None),
         ([1, 2], [(0, 5, [1, 2])], None),
