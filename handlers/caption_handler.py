@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 
 from captions.captioner import Captioner, CaptionSettings, load_second_stage
-from captions.frame_requests import FrameLimits, FrameReader
+from captions.frame_requests import FrameLimits, FrameReader, FramesOfFiles
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage, StageFunction
 from worker.handler import LoadedModel, ModelHandler
+from worker.media_file import MediaFiles
 
 
 class CaptionHandler(ModelHandler[CaptionSettings]):
@@ -34,9 +35,11 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
         captioner = Captioner(settings, device, counters, second_stage)
         limits = FrameLimits(settings.max_frames, settings.max_side)
         size = captioner.transform.input_size
+        description = captioner.description(workers, response_seconds)
+        files = MediaFiles(FramesOfFiles(description, settings.max_frames), settings.threads_that_read())
         return LoadedModel(
-            captioner.description(workers, response_seconds).to_json(),
-            lambda: FrameReader(limits, size),
+            description.to_json(),
+            lambda: FrameReader(limits, size, files),
             DeviceBatches(
                 captioner.collect,
                 settings.items_at_once(device),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from clips.clip_requests import ClipReader
+from clips.clip_requests import ClipReader, ClipsOfFiles
 from clips.describer import ClipSettings, Describer
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage
 from worker.handler import LoadedModel, ModelHandler
+from worker.media_file import MediaFiles
 
 MOST_PADDING = 0.25
 """Limit for the part of a device batch that is padding, because prompts with many frames are longer than others."""
@@ -36,9 +37,11 @@ class ClipHandler(ModelHandler[ClipSettings]):
         assert second_stage is None, "ClipSettings refuses two stages"
         counters = Counters()
         describer = Describer(settings, device, counters)
+        description = describer.description(workers, response_seconds)
+        files = MediaFiles(ClipsOfFiles(description, settings.max_clips), settings.threads_that_read())
         return LoadedModel(
-            describer.description(workers, response_seconds).to_json(),
-            lambda: ClipReader(describer),
+            description.to_json(),
+            lambda: ClipReader(describer, files),
             DeviceBatches(
                 describer.describe,
                 settings.items_at_once(device),

@@ -19,11 +19,12 @@ from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage, StageFunction
-from transcripts.audio_requests import AudioLimits, AudioReader
+from transcripts.audio_requests import AudioLimits, AudioReader, SpeechOfFiles
 from transcripts.ctc_model import CtcModel
 from transcripts.speech_model import Chunk, SpeechModel, SpeechSettings
 from transcripts.whisper.model import WhisperModel, load_whisper_decoder
 from worker.handler import LoadedModel, ModelHandler
+from worker.media_file import MediaFiles
 
 WHISPER = "WhisperForConditionalGeneration"
 
@@ -73,9 +74,10 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             workers=workers,
             response_seconds=response_seconds,
         )
+        files = MediaFiles(SpeechOfFiles(description, settings.max_chunks), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),
-            lambda: AudioReader(limits, model),
+            lambda: AudioReader(limits, model, files),
             DeviceBatches(
                 collect,
                 settings.items_at_once(device),

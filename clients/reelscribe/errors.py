@@ -18,6 +18,7 @@
     │   ├── FramesError         422: a body holds no frames that can be captioned
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
     │   ├── PromptError         422: the prompt of a clip cannot be used
+    │   ├── FileRefused         422: a media file in a body cannot be read, or an option for it cannot be used
     │   ├── CallFull            503: the handler's batch of requests is full; the client may send this one again
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
     ├── StageFailed             the other stage of a split model reported an error
@@ -127,6 +128,12 @@ class SpeechError(RequestError):
 
 class PromptError(RequestError):
     """The prompt of a clip cannot be used."""
+
+    http_status = 422
+
+
+class FileRefused(RequestError):
+    """A media file in a body cannot be read, as a MediaError of a run would say, or an option for it cannot be used."""
 
     http_status = 422
 

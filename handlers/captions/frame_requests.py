@@ -1,11 +1,14 @@
 """Reads frames from requests, and makes responses of their captions.
 
 A body is either in a format of `reelscribe.wire` (an array of frames, or a dict with such an array under "frames"), or
-a JPEG, PNG or WebP still.
+a JPEG, PNG or WebP still, or a video, of which headers choose frames: X-Reelscribe-Fps: 1, X-Reelscribe-Frames: 10,
+X-Reelscribe-Start: 5.0, X-Reelscribe-End: 60.0.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
+from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
@@ -24,7 +28,7 @@ STILL_PIXELS_PER_CALL = 2_000_000_000
 """The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
 after which it would replace the worker."""
 
-ACCEPTED = "an array (pickle, .npy) or a JPEG, PNG or WebP still"
+ACCEPTED = "an array (pickle, .npy), a JPEG, PNG or WebP still, or a video"
 """The formats of a body, for error messages."""
 
 
@@ -69,25 +73,53 @@ class FrameRequest:
         return captions[0] if self.single else captions
 
 
+class FramesOfFiles(FileKind):
+    """Videos become captions of chosen frames; see `worker.media_file.FileKind`."""
+
+    headers = frozenset({"fps", "frames", "start", "end"})
+    fields = ("media", "captions", "caption_spans", "caption_failures")
+
+    def options(self, values: Mapping[str, str]) -> Any:
+        """Return the client's options of these values of headers."""
+        from reelscribe.decode.sampling import Sampling
+        from reelscribe.run.tracks.captions import CaptionOptions
+
+        numbers: Any = {name: int(value) if name == "frames" else float(value) for name, value in values.items()}
+        return CaptionOptions(sampling=Sampling(**numbers))
+
+    def items(self, batches: Sequence[Any], _options: Any) -> FrameArray:
+        """Return the frames of decoded batches, in order."""
+        frames = [batch.frames for batch in batches if len(batch.frames)]
+        return np.concatenate(frames) if frames else np.zeros((0, 1, 1, 3), np.uint8)
+
+    def results(self, saved: Sequence[Any]) -> Iterator[Any]:
+        """Yield the result of each frame."""
+        from reelscribe.results.batches import frame_results
+
+        return frame_results(saved)
+
+
 class FrameReader:
     """Reads the requests of one call. Together they may hold as many frames as a single request may."""
 
-    def __init__(self, limits: FrameLimits, size: InputSize) -> None:
+    def __init__(self, limits: FrameLimits, size: InputSize, files: MediaFiles | None = None) -> None:
         """Set the limits.
 
         Args:
             limits: The limits of one request.
             size: The model's input size, which stills are scaled to.
+            files: Reads videos; None if they are refused.
         """
-        self._limits, self._size = limits, size
+        self._limits, self._size, self._files = limits, size, files
+        self._ends = time.monotonic() + CALL_SECONDS
         self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_PER_CALL
 
-    def __call__(self, row: Row, _headers: Headers) -> FrameRequest | Unread:
-        """Read the frames of one request; a still is decoded later.
+    def __call__(self, row: Row, headers: Headers) -> FrameRequest | Unread:
+        """Read the frames of one request; a still or a video is decoded later.
 
         Args:
             row: The request as TorchServe passes it.
-            _headers: Not used; captioning has no options.
+            headers: Its HTTP headers, which may choose frames of a video.
 
         Raises:
             RequestError: The request cannot be answered.
@@ -95,6 +127,8 @@ class FrameReader:
         body = request_body(row)
         if is_still(body):
             return self._read_still(body)
+        if self._files and is_media_file(body):
+            return self._files.request(body, headers, self._ends)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         request = _parse_frames(wire.unpack(body))

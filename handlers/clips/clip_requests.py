@@ -1,13 +1,18 @@
 """Reads clips from requests, and makes responses of their descriptions.
 
-A body is either in a format of `reelscribe.wire` or a JPEG, PNG or WebP still. In the former, it is a dict with a list
-of clips under "clips", one such clip, or an array of the frames of one. A clip is a dict: "frames" is an array, and
-"pts_seconds" and "prompt" may be left out.
+A body is in a format of `reelscribe.wire`, or a JPEG, PNG or WebP still, or a video. In the first case, it is a dict
+with a list of clips under "clips", one such clip, or an array of the frames of one. A clip is a dict: "frames" is an
+array, and "pts_seconds" and "prompt" may be left out.
+
+With a video, headers say what clips it is cut into, and what is asked about them: X-Reelscribe-Clips: shots or windows,
+X-Reelscribe-Prompt, X-Reelscribe-Fps, X-Reelscribe-Max-Frames and X-Reelscribe-Total-Pixels.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +25,8 @@ from reelscribe import wire
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
-from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, kind_of
+from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, UsageError, kind_of
+from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
@@ -31,7 +37,7 @@ STILL_PIXELS_PER_CALL = 2_000_000_000
 """The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
 after which it would replace the worker."""
 
-ACCEPTED = "clips or frames (pickle, .npy) or a JPEG, PNG or WebP still"
+ACCEPTED = "clips or frames (pickle, .npy), a JPEG, PNG or WebP still, or a video"
 """The formats of a body, for error messages."""
 
 _FIELDS = {"frames", "pts_seconds", "prompt"}
@@ -52,20 +58,57 @@ class ClipRequest:
         return descriptions[0] if self.single else descriptions
 
 
+class ClipsOfFiles(FileKind):
+    """Videos become descriptions of their clips; see `worker.media_file.FileKind`."""
+
+    headers = frozenset({"clips", "prompt", "fps", "max-frames", "total-pixels"})
+    fields = ("media", "shots", "clips", "clip_failures")
+
+    def options(self, values: Mapping[str, str]) -> Any:
+        """Return the client's options of these values of headers."""
+        from reelscribe.decode.clips import ClipCutting
+        from reelscribe.run.tracks.clips import ClipOptions
+        from reelscribe.run.tracks.prompts import has_field
+
+        if (prompt := values.get("prompt")) and any(has_field(prompt, name) for name in ("name", "transcript")):
+            raise UsageError(
+                "prompt: expected no {name} and no {transcript}, which a posted file lacks; leave them out"
+            )
+        cut: Any = values.get("clips")
+        return ClipOptions(
+            cutting=ClipCutting(cut),
+            prompt=prompt,
+            fps=float(values["fps"]) if "fps" in values else None,
+            max_frames=int(values["max-frames"]) if "max-frames" in values else None,
+            total_pixels=int(values["total-pixels"]) if "total-pixels" in values else None,
+        )
+
+    def items(self, batches: Sequence[Any], _options: Any) -> list[Clip]:
+        """Return the clips of decoded batches, in order."""
+        return [clip for batch in batches for clip in batch.items]
+
+    def results(self, saved: Sequence[Any]) -> Iterator[Any]:
+        """Yield the result of each clip."""
+        from reelscribe.results.batches import clip_results
+
+        return clip_results(saved)
+
+
 class ClipReader:
     """Reads the requests of one call. Together they may hold as many clips as a single request may."""
 
-    def __init__(self, describer: Describer) -> None:
-        """Begin a call of a model, which knows the limits of a request."""
-        self._describer, self._settings = describer, describer.settings
+    def __init__(self, describer: Describer, files: MediaFiles | None = None) -> None:
+        """Begin a call of a model, which knows the limits of a request; without `files`, videos are refused."""
+        self._describer, self._settings, self._files = describer, describer.settings, files
+        self._ends = time.monotonic() + CALL_SECONDS
         self._clips_left, self._still_pixels_left = self._settings.max_clips, STILL_PIXELS_PER_CALL
 
-    def __call__(self, row: Row, _headers: Headers) -> ClipRequest | Unread:
-        """Read the clips of one request; a still is decoded later, and frames of another size are scaled later.
+    def __call__(self, row: Row, headers: Headers) -> ClipRequest | Unread:
+        """Read the clips of one request; files are decoded later, and frames of another size are scaled later.
 
         Args:
             row: The request as TorchServe passes it.
-            _headers: Not used; all options are in the body.
+            headers: Its HTTP headers, which may have options for a video; all others are in the body.
 
         Raises:
             RequestError: The request cannot be answered.
@@ -73,6 +116,8 @@ class ClipReader:
         body = request_body(row)
         if is_still(body):
             return self._read_still(body)
+        if self._files and is_media_file(body):
+            return self._files.request(body, headers, self._ends)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree: Any = wire.unpack(body)

@@ -1,7 +1,7 @@
 """Reads audio from requests, and makes responses of its transcripts.
 
-A body is either in a format of `reelscribe.wire`, or a WAV, FLAC or Ogg file. In the first case it holds an array of
-samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
+A body is in a format of `reelscribe.wire`, a WAV, FLAC or Ogg file, or another recording or a video. In the first case
+it holds an array of samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
 
     chunks        such an array, or a list of them
     sample_rate   of all chunks, in Hz; they are resampled if the model has another
@@ -13,6 +13,8 @@ headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translat
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -32,9 +34,10 @@ from transcripts.audio_file import (
     resample,
 )
 from transcripts.speech_model import Chunk, Samples, join_transcripts, round_seconds
+from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 
-ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"
+ACCEPTED = "samples (pickle, .npy), or a recording or video"
 """The formats of a body, for error messages."""
 
 FULL_SCALE = 32768
@@ -98,14 +101,16 @@ class AudioRequest:
 class AudioReader:
     """Reads the requests of one call. Together they may hold as much audio as a single request may."""
 
-    def __init__(self, limits: AudioLimits, model: ModelCapabilities) -> None:
+    def __init__(self, limits: AudioLimits, model: ModelCapabilities, files: MediaFiles | None = None) -> None:
         """Set the limits.
 
         Args:
             limits: The limits of one request.
             model: The model that the requests are for.
+            files: Reads videos, and recordings of other formats than WAV, FLAC and Ogg; None if they are refused.
         """
-        self._limits, self._model = limits, model
+        self._limits, self._model, self._files = limits, model, files
+        self._ends = time.monotonic() + CALL_SECONDS
         self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
 
     def __call__(self, row: Row, headers: Headers) -> AudioRequest | Unread:
@@ -121,6 +126,8 @@ class AudioReader:
         body = request_body(row)
         if is_audio_file(body):
             return self._read_file(body, self._check_options(_options_in(headers)))
+        if self._files and is_media_file(body):
+            return self._files.request(body, headers, self._ends)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree = wire.unpack(body)
@@ -211,6 +218,34 @@ class AudioReader:
         if checked.word_times and not model.word_times:
             raise SpeechError("word_times: expected false, as this model cannot give the times of words, got true")
         return checked
+
+
+class SpeechOfFiles(FileKind):
+    """Recordings and videos become transcripts; see `worker.media_file.FileKind`."""
+
+    headers = frozenset(name.replace("_", "-") for name in _OPTIONS)
+    fields = ("audio", "segments", "silences", "speech_failures")
+
+    def options(self, values: Mapping[str, str]) -> Any:
+        """Return the client's options of these values of headers."""
+        from reelscribe.run.tracks.transcripts import SpeechOptions
+
+        given: Any = _options_in({f"x-reelscribe-{name}": value for name, value in values.items()})
+        return SpeechOptions(transcription=TranscriptionOptions(**given))
+
+    def items(self, batches: Sequence[Any], options: Any) -> list[Chunk]:
+        """Return the chunks of decoded batches, in order."""
+        return [Chunk(_to_float32(samples), options.transcription) for batch in batches for samples in batch.items]
+
+    def results(self, saved: Sequence[Any]) -> Iterator[Any]:
+        """Yield the results in the order of time."""
+        from reelscribe.results.batches import audio_results
+
+        return audio_results(saved)
+
+    def summary(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole text."""
+        return {"text": " ".join(segment["text"] for segment in fields["segments"])}
 
 
 def _options_in(headers: Headers) -> dict[str, Any]:

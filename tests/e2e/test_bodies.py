@@ -54,7 +54,7 @@ BAD = {
     "half a JPEG": (still(FRAME, "JPEG")[:-100], 400, "WireError"),
     "too many frames": (pickle.dumps(np.zeros((513, 1, 1, 3), np.uint8)), 413, "LimitExceeded"),
     "a long frame": (pickle.dumps(np.zeros((300, 8193, 3), np.uint8)), 413, "LimitExceeded"),
-    "a video": (b"\0\0\0\x20ftypisom", 415, "UnsupportedFormat"),
+    "the first bytes of a video": (b"\0\0\0\x20ftypisom", 422, "FileRefused"),
     "JSON": (b'{"instances": []}', 415, "UnsupportedFormat"),
     "floats": (pickle.dumps(FRAME / 255), 422, "FramesError"),
     "a line": (pickle.dumps(np.zeros((1, 33, 3), np.uint8)), 422, "FramesError"),

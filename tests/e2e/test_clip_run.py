@@ -1,5 +1,6 @@
 """Clips: real files, the real command, and a real TorchServe with the trained clip model."""
 
+import asyncio
 import json
 import os
 import random
@@ -68,6 +69,28 @@ def test_curl_gets_the_description_of_a_picture(clips, tmp_path):
     )
     answer = json.loads(run_with_curl(command, tmp_path))
     assert (answer["text"], answer["status"]) == (events.still_caption(0.5), "complete")
+
+
+@pytest.mark.parametrize(
+    ("options", "headers"),
+    [
+        (("--clips", "shots"), {}),
+        (
+            ("--clips", "windows", "--clip-fps", "1", "--clip-max-frames", "4", "--clip-total-pixels", "100000"),
+            {"Clips": "windows", "Fps": "1", "Max-Frames": "4", "Total-Pixels": "100000"},
+        ),
+        (("--clips", "shots", "--prompt", "What happens until {end}?"), {"Prompt": "What happens until {end}?"}),
+    ],
+)
+def test_a_posted_video_gets_the_fields_of_its_record_in_a_run(clips, tmp_path, options, headers):
+    assert clips.caption(CLIPS, *options, "--out", tmp_path).exit_code == 0
+    headers = {f"X-Reelscribe-{name}": value for name, value in headers.items()}
+    for record in read_records(tmp_path):
+        status, text = asyncio.run(clips.post(Path(record["source"]["path"]).read_bytes(), headers))
+        answer = json.loads(text)
+        assert (status, answer) == (200, {name: record[name] for name in answer})
+        assert {"media", "shots", "clips", "clip_failures"} <= {*answer}
+        assert all(clip["frames"] <= 4 for clip in record["clips"] if "Max-Frames" in str(headers))
 
 
 @pytest.fixture(scope="module")

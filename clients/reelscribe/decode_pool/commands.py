@@ -67,7 +67,11 @@ class DecodedBatch(ABC):
 
         Sources of a few frames would otherwise take all slots long before a request is full.
         """
-        if self.slot is None or 2 * self.nbytes > self.slots.slot_bytes:
+        return self if 2 * self.nbytes > self.slots.slot_bytes else self.copy_out()
+
+    def copy_out(self) -> Self:
+        """Return a copy of this batch whose items are not in its slot, which is given back."""
+        if self.slot is None:
             return self
         copied = replace(self, **self._copied(), slot=None)
         self.release()

@@ -46,7 +46,13 @@ class DecodePool:
     """
 
     def __init__(
-        self, workers: int, slot_bytes: int, batches_held: int, *, stall_seconds: float = STALL_SECONDS
+        self,
+        workers: int,
+        slot_bytes: int,
+        batches_held: int,
+        *,
+        stall_seconds: float = STALL_SECONDS,
+        memory_bytes: int | None = None,
     ) -> None:
         """Reserve the shared memory.
 
@@ -55,13 +61,14 @@ class DecodePool:
             slot_bytes: Size of a slot, which holds the frames or samples of a batch, in bytes.
             batches_held: Number of batches that can be in use before decoding waits until one is released.
             stall_seconds: A process that makes no progress for this long is killed.
+            memory_bytes: Limit for the address space of a process; None for none. What needs more cannot be read.
         """
         self.workers, self.slot_bytes = workers, slot_bytes
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
         # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.
         self._slots = Slots(2 * workers + batches_held, slot_bytes)
-        self._stall_seconds = stall_seconds
+        self._stall_seconds, self._memory_bytes = stall_seconds, memory_bytes
         self._permits = asyncio.Semaphore(workers)
         self._idle: list[DecodeProcess] = []
         self._all: set[DecodeProcess] = set()
@@ -283,7 +290,7 @@ class DecodePool:
 
     async def _new(self) -> DecodeProcess:
         try:
-            process = await DecodeProcess.start(self._slots, self._stall_seconds, self._warn_once)
+            process = await DecodeProcess.start(self._slots, self._stall_seconds, self._warn_once, self._memory_bytes)
         except StartupError:
             self._lacks_processes = True
             raise

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import IO, Any, Self
 
 from reelscribe.contract.source import Header, Source, Span
@@ -73,13 +75,20 @@ class DecodeProcess:
         self._working = False
 
     @classmethod
-    async def start(cls, slots: Slots, stall_seconds: float, warn: Callable[[str], None]) -> Self:
+    async def start(
+        cls,
+        slots: Slots,
+        stall_seconds: float,
+        warn: Callable[[str], None],
+        memory_bytes: int | None = None,
+    ) -> Self:
         """Start a process.
 
         Args:
             slots: Shared memory to which it writes frames or samples.
             stall_seconds: Timeout for each reply or heartbeat, after which the process is killed.
             warn: Called with each warning of the process.
+            memory_bytes: Limit for its address space; None for none.
 
         Returns:
             The process, which is ready for commands.
@@ -110,6 +119,9 @@ class DecodeProcess:
         except BaseException:
             stderr.close()
             raise
+        if memory_bytes is not None:
+            with suppress(ProcessLookupError):  # it has died already, which its first command shows
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         return cls(process, slots, stall_seconds, stderr, warn)
 
     @property

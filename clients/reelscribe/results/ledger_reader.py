@@ -12,7 +12,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.fields import check_types
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
@@ -24,10 +24,8 @@ from reelscribe.results.batches import (
     clip_results,
     frame_results,
 )
-from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row, source_error_from_json
+from reelscribe.results.jobs import Job, SavedVideo, job_from_row, source_error_from_json
 from reelscribe.results.records import (
-    CaptionResult,
-    DescriptionResult,
     FinishedSource,
     Kind,
     KnownSource,
@@ -35,8 +33,9 @@ from reelscribe.results.records import (
     ModelSettings,
     Record,
     ShotResult,
-    TranscriptResult,
     error_of,
+    video_fields,
+    with_job,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
@@ -169,15 +168,12 @@ class LedgerReader:
         The results of the jobs are read when they are asked for.
         """
         record = Record(source, absolute_path=os.path.abspath(source.path), folder=self._path.parent)
+        results = {"captions": self.frame_results, "clips": self.clip_results, "transcript": self.audio_results}
         for kind, settings, job in jobs:
-            if kind == "captions":
-                record = replace(record, caption_result=self._caption_result(settings, job))
-            elif kind == "clips":
-                record = replace(record, description_result=self._description_result(settings, job))
-            elif kind == "shots":
+            if kind == "shots":
                 record = replace(record, shot_result=self._shot_result(settings, job))
             else:
-                record = replace(record, transcript_result=self._transcript_result(settings, job))
+                record = with_job(record, kind, _model_settings(settings), job, partial(results[kind], job.id))
         return record
 
     def _record(
@@ -195,37 +191,13 @@ class LedgerReader:
                 absolute_path=os.fsdecode(key),
             )
 
-    def _caption_result(self, settings: str, job: Job) -> CaptionResult:
-        return CaptionResult(
-            _model_settings(settings),
-            **_video_fields(job),
-            end_seconds=job.opened.end_seconds if isinstance(job.opened, SavedVideo) else 0.0,
-            results=partial(self.frame_results, job.id),
-        )
-
-    def _description_result(self, settings: str, job: Job) -> DescriptionResult:
-        results = partial(self.clip_results, job.id)
-        return DescriptionResult(_model_settings(settings), **_video_fields(job), results=results)
-
     def _shot_result(self, settings: str, job: Job) -> ShotResult:
-        result = ShotResult(_model_settings(settings), **_video_fields(job))
+        result = ShotResult(_model_settings(settings), **video_fields(job))
         if not isinstance(job.opened, SavedVideo) or job.missing:
             return result
         batches = self._parsed_batches(job.id, SavedShotBatch.from_json)
         shots, transitions = shots_of_job(job.opened, result.settings.settings, batches)
         return replace(result, shots=shots, transitions=transitions)
-
-    def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:
-        model_settings = _model_settings(settings)
-        # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
-        samples = job.missing[0].first if job.total is None else job.total
-        return TranscriptResult(
-            model_settings,
-            audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
-            decoded_seconds=samples / read_count("sample_rate", model_settings.settings["sample_rate"], least=1),
-            error=job.error,
-            results=partial(self.audio_results, job.id),
-        )
 
     def _parsed_batches(self, job: int, parse: Callable[[int, int, int | None, str], Batch]) -> Iterator[Batch]:
         """Yield the batches of a job, in order."""
@@ -260,12 +232,6 @@ def earlier_run_state(out: Path) -> dict[str, Any] | None:
         return None
     with LedgerReader(out) as reader:
         return reader.run_state()
-
-
-def _video_fields(job: Job) -> dict[str, Any]:
-    """Return the fields that the results of all jobs on a video have: `video`, `shots` and `error`."""
-    video = job.opened if isinstance(job.opened, SavedVideo) else None
-    return {"video": video and video.info, "shots": (video and video.shots) or (), "error": job.error}
 
 
 @lru_cache

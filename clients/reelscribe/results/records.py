@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rapidfuzz import fuzz
 
+from reelscribe.contract.fields import read_count
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
@@ -34,6 +35,7 @@ from reelscribe.contract.outcomes import (
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
 from reelscribe.errors import OutputError
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
 """A kind of annotations."""
@@ -317,6 +319,42 @@ def error_of(errors: Mapping[Kind, SourceError | None]) -> SourceError | None:
         return next(iter(counted.values()), None)
     message = "; ".join(f"{part}: {error.message}" for part, error in counted.items())
     return SourceError(next(iter(counted.values())).type, message)
+
+
+def with_job(
+    record: Record, kind: Kind, settings: ModelSettings, job: Job, results: Callable[[], Iterable[Any]]
+) -> Record:
+    """Return a record with the results of a job.
+
+    Args:
+        record: The record of the source.
+        kind: The kind of the job's annotations, other than shots.
+        settings: The model and the settings of the job.
+        job: The job.
+        results: Reads its results, in the order of time; it is called whenever they are asked for.
+    """
+    if kind == "captions":
+        end = job.opened.end_seconds if isinstance(job.opened, SavedVideo) else 0.0
+        captions = CaptionResult(settings, **video_fields(job), end_seconds=end, results=results)
+        return replace(record, caption_result=captions)
+    if kind == "clips":
+        return replace(record, description_result=DescriptionResult(settings, **video_fields(job), results=results))
+    # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
+    samples = job.missing[0].first if job.total is None else job.total
+    transcript = TranscriptResult(
+        settings,
+        audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
+        decoded_seconds=samples / read_count("sample_rate", settings.settings["sample_rate"], least=1),
+        error=job.error,
+        results=results,
+    )
+    return replace(record, transcript_result=transcript)
+
+
+def video_fields(job: Job) -> dict[str, Any]:
+    """Return the fields that the results of all jobs on a video have: `video`, `shots` and `error`."""
+    video = job.opened if isinstance(job.opened, SavedVideo) else None
+    return {"video": video and video.info, "shots": (video and video.shots) or (), "error": job.error}
 
 
 _KINDS: dict[type, Kind] = {

@@ -137,6 +137,21 @@ class ClipOptions:
             metavar="RATE", help="Show the model this many frames for each second of a clip.", show_default="its own"
         ),
     ] = None
+    clip_max_frames: Annotated[
+        int | None,
+        clip_option(
+            min=1, metavar="N", help="Show the model at most this many frames of a clip.", show_default="its own"
+        ),
+    ] = None
+    clip_total_pixels: Annotated[
+        int | None,
+        clip_option(
+            min=1,
+            metavar="N",
+            help="Show the model at most this many pixels of a clip, in all its frames together.",
+            show_default="its own",
+        ),
+    ] = None
     prompt: Annotated[
         str | None,
         clip_option(
@@ -186,6 +201,8 @@ class ClipOptions:
         return ClipTrackOptions(
             cutting=cutting,
             fps=self.clip_fps,
+            max_frames=self.clip_max_frames,
+            total_pixels=self.clip_total_pixels,
             prompt=None if self.prompt is None else _text_of(self.prompt),
             json_schema=None if self.json_schema is None else _json_of(self.json_schema),
             resize=resize,

@@ -143,6 +143,11 @@ class ClipOptions(Options):
     """Where a video is cut into clips; by default at its shots."""
     fps: float | None = None
     """Frames for each second of a clip; None for the model's own number."""
+    max_frames: int | None = None
+    """Largest number of frames of a clip, at least 1; None for the model's own number, which it never exceeds."""
+    total_pixels: int | None = None
+    """Largest number of pixels of all frames of a clip together, at least 1; None for the model's own number, which it
+    never exceeds."""
     prompt: str | None = None
     """The question to the model, with fields that are filled in for each clip (prompts.py); None for its own prompt."""
     json_schema: Mapping[str, Any] | None = None
@@ -177,6 +182,9 @@ class ClipOptions(Options):
         """Raise UsageError if an option is out of range, or the model does not support it."""
         if self.fps is not None and not 0 < self.fps < math.inf:
             raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
+        for name, value in (("max frames", self.max_frames), ("total pixels", self.total_pixels)):
+            if value is not None and value < 1:
+                raise UsageError(f"clip {name}: expected 1 or more, got {value}")
         if self.prompt is not None and not self.prompt.strip():
             raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
         if has_field(self.prompt, "schema") and self.json_schema is None:
@@ -191,7 +199,13 @@ class ClipOptions(Options):
 
     def budget(self, description: ClipModelDescription) -> ClipBudget:
         """Return how many frames of a clip are sent, and at which size."""
-        return description.budget if self.fps is None else replace(description.budget, fps=self.fps)
+        own = description.budget
+        return replace(
+            own,
+            fps=own.fps if self.fps is None else self.fps,
+            max_frames=min(own.max_frames, self.max_frames or own.max_frames),
+            total_pixels=min(filter(None, (own.total_pixels, self.total_pixels)), default=None),
+        )
 
     def settings(self, description: ClipModelDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the descriptions, as JSON. It is part of a job's key."""

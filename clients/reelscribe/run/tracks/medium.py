@@ -81,6 +81,10 @@ class Options(ABC):
         """Return the largest number of items in one request, regardless of its size in bytes."""
         return 1
 
+    def slot_bytes(self, description: Any) -> int:
+        """Return the size of a slot of shared memory, which holds the frames or samples of a request, in bytes."""
+        return request_bytes(self.item_bytes(description), self.batch_size(description))
+
     def pool(self, description: Any, requests_in_flight: int) -> DecodePool:
         """Create the decode pool for a model.
 
@@ -89,7 +93,7 @@ class Options(ABC):
             requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
                 are being filled.
         """
-        slot_bytes = request_bytes(self.item_bytes(description), self.batch_size(description))
+        slot_bytes = self.slot_bytes(description)
         return DecodePool(self.workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
 
 
