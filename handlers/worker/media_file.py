@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -214,22 +215,23 @@ class MediaFiles:
                 f"body: media files are read by the client's packages, and {error.name} is not installed on the server;"
                 " install reelscribe[server] there, or send arrays"
             ) from None
-        self._loop = asyncio.new_event_loop()
+        started = Future[tuple[asyncio.AbstractEventLoop, Any]]()
+        slot_bytes = self._kind.options({}).slot_bytes(self._kind.description)
+        processes = DecodePool(
+            self._processes, slot_bytes, self._processes, stall_seconds=STALL_SECONDS, memory_bytes=PROCESS_BYTES
+        )
+
+        async def keep_pool() -> None:
+            try:
+                async with processes as pool:
+                    started.set_result((asyncio.get_running_loop(), pool))
+                    await asyncio.Event().wait()
+            except Exception as error:  # noqa: BLE001 - the thread of the request raises it
+                started.set_exception(error)
+
         # It lives as long as the worker: the system kills a decode process when the thread that started it ends.
-        threading.Thread(target=self._loop.run_forever, name="media files", daemon=True).start()
-
-        async def start() -> Any:
-            slot_bytes = self._kind.options({}).slot_bytes(self._kind.description)
-            pool = DecodePool(
-                self._processes,
-                slot_bytes,
-                self._processes,
-                stall_seconds=STALL_SECONDS,
-                memory_bytes=PROCESS_BYTES,
-            )
-            return await pool.__aenter__()
-
-        self._pool = self._wait_for(start())
+        threading.Thread(target=lambda: asyncio.run(keep_pool()), name="media files", daemon=True).start()
+        self._loop, self._pool = started.result()
 
     def _medium(self, headers: Headers) -> Medium:
         """Return the client's medium with the options of a request."""

@@ -51,6 +51,9 @@ THREAD_VALUES = 100_000
 """Requests with fewer samples or pixels are decoded in the worker's own thread. That takes 1 to 3 ms; with threads, 8
 files of 1 to 2 s took 15 % longer than without (docs/performance.md)."""
 
+_PLAIN = "text/plain"
+"""Content type of bare texts."""
+
 Row = dict[str, Any]
 """One request as TorchServe passes it: its body is under "body" or "data"."""
 
@@ -181,6 +184,7 @@ class RequestBatch:
         self._requests: dict[int, Request] = {}
         self._items: dict[int, Any] = {}
         self._describe_requests: list[int] = []
+        self._plain_requests: set[int] = set()
         self._threads = threads if len(data) > 1 else None
         try:
             self._read(data, read)
@@ -196,6 +200,8 @@ class RequestBatch:
             if "describe" in headers:
                 self._describe_requests.append(i)
                 continue
+            if headers.get("accept", "").strip().lower().startswith(_PLAIN):
+                self._plain_requests.add(i)
             self._counters.add("requests")
             try:
                 with self._counters.timed("preprocess_seconds"), limited_time():
@@ -232,7 +238,8 @@ class RequestBatch:
             description: The response to requests for the model's description.
 
         Returns:
-            The JSON of one response for each request of the call, in order.
+            One response for each request of the call, in order: JSON, or bare texts for a request with the header
+            Accept: text/plain.
         """
         for i in self._describe_requests:
             self._responses[i] = description
@@ -241,9 +248,13 @@ class RequestBatch:
                 self._refuse(i, result)
             else:
                 self._responses[i] = self._requests[i].response(result)
-        for i in range(len(self._responses)):
-            self._context.set_response_content_type(i, "application/json")
-        return [_to_json(response) for response in self._responses]
+        answers = []
+        for i, response in enumerate(self._responses):
+            plain = _to_plain(response) if i in self._plain_requests else None
+            kind = "application/json" if plain is None else f"{_PLAIN}; charset=utf-8"
+            self._context.set_response_content_type(i, kind)
+            answers.append(_to_json(response) if plain is None else plain)
+        return answers
 
     def _refuse(self, i: int, error: RequestError) -> None:
         """Answer a request with an error."""
@@ -261,3 +272,11 @@ def _to_json(response: Any) -> str:
     if isinstance(response, list):
         return "[" + ",\n ".join(map(json.dumps, response)) + "]"
     return json.dumps(response)
+
+
+def _to_plain(response: Any) -> str | None:
+    """The bare text of a response, or a JSON list of texts for a list; None for a response without a text."""
+    if isinstance(response, list):
+        return json.dumps([each["text"] for each in response]) if all("text" in each for each in response) else None
+    text: str | None = response.get("text")
+    return text

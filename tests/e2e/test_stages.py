@@ -24,7 +24,7 @@ from servers.torchserve import CONFIG, HANDLERS, serve
 from support.archives import change_settings
 from support.patience import PATIENCE
 from support.scraping import Figures, growth, scrape_server
-from support.servers import RunningServer, record_of, saved_frames, wait_until
+from support.servers import RunningServer, record_of, wait_until
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
@@ -86,11 +86,10 @@ def caption_is_awaited(running: RunningServer, before: Figures) -> bool:
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, annotated, tmp_path, sig):
     before = scrape_server(staged)
+    lost = second_stage(staged)
+    lost.suspend()  # so that it answers no request, however fast the machine is
     command = staged.command(media / "spoken.mp4", "--out", tmp_path, "--frames-per-request", "2", name="annotate")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
-        wait_until(lambda: saved_frames(tmp_path), run)
-        lost = second_stage(staged)
-        lost.suspend()  # so that it answers no further request
         wait_until(lambda: caption_is_awaited(staged, before), run)
         lost.send_signal(sig)
         _, errors = run.communicate(timeout=PATIENCE)

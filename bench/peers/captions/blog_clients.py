@@ -4,7 +4,8 @@
 
 sync reads all frames of a file and then sends them one by one. stream sends them one by one while it reads the file.
 prebatch does so with several frames in a request. Two things are better than in the blog: files are read in a thread,
-so that requests travel meanwhile, and the requests in flight are limited, so that none is refused and sent again.
+so that requests travel meanwhile, and the requests in flight are limited, so that none is refused and sent again. With
+the headers Authorization and Accept: text/plain, they work with our handler, too.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Frames = NDArray[np.uint8]
 class Client:
     """Sends frames to one address."""
 
-    def __init__(self, url: str, recorder: Recorder, in_flight: int) -> None:
-        self._url, self._recorder = url, recorder
+    def __init__(self, url: str, recorder: Recorder, in_flight: int, headers: dict[str, str] | None = None) -> None:
+        self._url, self._recorder, self._headers = url, recorder, headers
         self._in_flight = asyncio.Semaphore(in_flight)
 
     async def caption(self, requests: Iterable[Frames]) -> list[str]:
@@ -48,7 +49,10 @@ class Client:
         try:
             body = pickle.dumps(request)
             self._recorder.sent(len(body))
-            async with aiohttp.ClientSession() as session, session.post(self._url, data=body) as answer:
+            async with (
+                aiohttp.ClientSession(headers=self._headers) as session,
+                session.post(self._url, data=body) as answer,
+            ):
                 answer.raise_for_status()
                 text = await answer.text()
         finally:
@@ -77,10 +81,12 @@ def main() -> None:
     parser.add_argument("--reading", choices=get_args(Reading), required=True)
     parser.add_argument("--prebatch", type=int, default=32, help="frames in a request")
     parser.add_argument("--in-flight", type=int, required=True, help="requests at once; TorchServe's queue holds 100")
+    parser.add_argument("--header", action="append", default=[], help="NAME: VALUE of a header; may be repeated")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     recorder = Recorder()
-    client = Client(options.url, recorder, options.in_flight)
+    headers = dict(header.split(": ", 1) for header in options.header)
+    client = Client(options.url, recorder, options.in_flight, headers)
     recorder.print_outcome(asyncio.run(caption(client, options.sources, options.reading, options.prebatch)))
 
 
