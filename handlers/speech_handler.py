@@ -56,7 +56,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             counters.add("audio_seconds", sum(len(chunk.samples) for chunk in chunks) / model.sample_rate)
             return transcripts
 
-        limits = AudioLimits(settings.max_chunks, model.chunk_seconds, settings.max_file_seconds)
+        limits = AudioLimits(settings.max_chunks, model.chunk_seconds)
         description = SpeechDescription(
             name=settings.model,
             revision=model.revision,

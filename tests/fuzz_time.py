@@ -1,10 +1,10 @@
-"""Searches for stills and audio files that take long to read, and prints the worst of each format.
+"""Searches for stills that take long to read, and prints the worst of each format.
 
     PYTHONPATH=handlers:tests .venv/bin/python tests/fuzz_time.py [--seconds 60] [--seed 1] [--keep FOLDER]
 
 It grows good files to a mebibyte by repeating their parts, changes bytes in them, and mends sizes and checksums, so
 that libraries do not give up early. Then it goes on from the slowest that it has found. What counts is processor time
-in milliseconds for each mebibyte of the body and of what came of it: pixels, for each scan, and samples. FOLDER gets
+in milliseconds for each mebibyte of the body and of what came of it: pixels, for each scan. FOLDER gets
 the slowest body of each format.
 """
 
@@ -21,27 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 from PIL import Image
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe.contract.frames import InputSize
 from reelscribe.errors import RequestError
-from transcripts.audio_file import checksum
-from transcripts.audio_requests import AudioLimits, AudioReader
 from worker.body_file import limited_time
 from worker.request_batch import Unread
-from worker.still_image import is_still
 
 MEBIBYTE = 2**20
 MOST_MS = 200
 """The promise: milliseconds for each mebibyte."""
 KEPT = 12
 """The slowest bodies of a format that the search goes on from."""
-
-
-class English:
-    sample_rate, languages, tasks, word_times = 16_000, ("en",), ("transcribe",), False
 
 
 @dataclass(frozen=True)
@@ -78,23 +70,6 @@ def riff_parts(body: bytes) -> Iterator[tuple[int, int]]:
         at += 8 + size + size % 2
 
 
-def flac_parts(body: bytes) -> Iterator[tuple[int, int]]:
-    at, last = 4, False
-    while not last and at + 4 <= len(body):
-        last, end = body[at] > 127, at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
-        yield at, end
-        at = end
-    yield at, len(body)
-
-
-def ogg_parts(body: bytes) -> Iterator[tuple[int, int]]:
-    at = 0
-    while at + 27 <= len(body):
-        end = at + 27 + body[at + 26] + sum(body[at + 27 : at + 27 + body[at + 26]])
-        yield at, end
-        at = end
-
-
 def png_mended(body: bytes) -> bytes:
     mended = bytearray(body)
     for begin, end in png_parts(body):
@@ -107,14 +82,6 @@ def riff_mended(body: bytes) -> bytes:
     return body[:4] + struct.pack("<I", max(0, len(body) - 8)) + body[8:]
 
 
-def ogg_mended(body: bytes) -> bytes:
-    mended = bytearray(body)
-    for begin, end in ogg_parts(body):
-        mended[begin + 22 : begin + 26] = bytes(4)
-        mended[begin + 22 : begin + 26] = struct.pack("<I", checksum(bytes(mended[begin:end])))
-    return bytes(mended)
-
-
 def stills(kind: str, *options: dict[str, object]) -> Callable[[], list[bytes]]:
     def make() -> list[bytes]:
         picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8))
@@ -125,20 +92,6 @@ def stills(kind: str, *options: dict[str, object]) -> Callable[[], list[bytes]]:
             file = io.BytesIO()
             picture.save(file, kind, exif=exif, **option)
             made.append(file.getvalue())
-        return made
-
-    return make
-
-
-def audio(kind: str, *codecs: str) -> Callable[[], list[bytes]]:
-    def make() -> list[bytes]:
-        made = []
-        for codec in codecs:
-            for channels in (1, 8):
-                file = io.BytesIO()
-                wave = np.sin(np.arange(16_000) / 20) / 2
-                soundfile.write(file, np.stack([wave] * channels, 1), 16_000, format=kind, subtype=codec)
-                made.append(file.getvalue())
         return made
 
     return make
@@ -163,18 +116,6 @@ FORMATS = {
         riff_mended,
         words=tuple(name + bytes(4) for name in (b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANMF", b"EXIF")),
     ),
-    "WAV": Format(
-        audio("WAV", "PCM_16", "FLOAT", "ULAW"),
-        riff_parts,
-        riff_mended,
-        words=tuple(
-            name + bytes(4) for name in (b"fmt ", b"data", b"LIST", b"fact", b"cue ", b"smpl", b"bext", b"id3 ")
-        ),
-    ),
-    "FLAC": Format(
-        audio("FLAC", "PCM_16"), flac_parts, words=(bytes(4), b"\x04\0\0\0", b"\x06\0\0\0", b"\xff\xf8", b"ID3\4")
-    ),
-    "OGG": Format(audio("OGG", "VORBIS", "OPUS"), ogg_parts, ogg_mended, words=(b"OggS", b"OggS\0\4" + bytes(21))),
 }
 
 
@@ -201,12 +142,8 @@ def grown(rng: random.Random, of: Format, body: bytes, others: list[bytes]) -> b
 
 def milliseconds(body: bytes) -> float:
     """Processor time to read a body as a worker does, for each mebibyte of it and of what came of it."""
-    still, values = is_still(body), 0
-    reader = (
-        FrameReader(FrameLimits(8, 1024), InputSize(32, 32))
-        if still
-        else AudioReader(AudioLimits(chunks=8, chunk_seconds=30, file_seconds=600), English())
-    )
+    values = 0
+    reader = FrameReader(FrameLimits(8, 1024), InputSize(32, 32))
     start = time.thread_time()
     try:
         with limited_time():
@@ -214,7 +151,7 @@ def milliseconds(body: bytes) -> float:
         if isinstance(request, Unread):
             with limited_time():
                 request.read()
-            values = request.values * (3 * max(1, body.count(b"\xff\xda")) if still else 4)
+            values = request.values * 3 * max(1, body.count(b"\xff\xda"))
     except RequestError:
         pass
     return 1000 * (time.thread_time() - start) / (max(MEBIBYTE, len(body) + values) / MEBIBYTE)

@@ -2,7 +2,6 @@
 
 The model transcribes `speed` seconds of audio in a second, on any machine; `speed` is a setting under `handler:` in the
 YAML. The text of a transcript is the number of samples of its chunk, so that a benchmark can add up what was received.
-With `compute_in_read_threads`, the threads that read also compute, to show why ours do not.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from runtime.device_batches import DeviceBatches
 from runtime.model_settings import ModelSettings
 from runtime.second_stage import SecondStage
-from transcripts.audio_requests import AudioLimits, AudioReader
+from transcripts.audio_requests import AudioLimits, AudioReader, SpeechOfFiles
 from transcripts.speech_model import Chunk
 from worker.handler import LoadedModel, ModelHandler
+from worker.media_file import MediaFiles
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,6 @@ class EmulatedSettings(ModelSettings):
 
     speed: float = 2000
     """Seconds of audio transcribed in a second."""
-    compute_in_read_threads: bool = False
-    """True if device batches wait for their turn among the requests to read, as in one pool for everything."""
 
 
 class EmulatedModel:
@@ -42,7 +40,6 @@ class EmulatedModel:
     tasks = ("transcribe",)
     word_times = False
     max_chunks = 64
-    max_file_seconds = 600
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -95,16 +92,13 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
         def compute(slices: list[list[Chunk]]) -> list[ChunkTranscript]:
             return model.transcribe([chunk for part in slices for chunk in part])
 
-        def compute_in_read_threads(slices: list[list[Chunk]]) -> list[ChunkTranscript]:
-            assert self._read_threads, "expected read_threads of 1 or more"
-            return self._read_threads.submit(compute, slices).result()
-
-        limits = AudioLimits(model.max_chunks, model.chunk_seconds, model.max_file_seconds)
+        limits = AudioLimits(model.max_chunks, model.chunk_seconds)
+        files = MediaFiles(SpeechOfFiles(description, model.max_chunks), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),
-            lambda: AudioReader(limits, model),
+            lambda: AudioReader(limits, model, files),
             DeviceBatches(
-                compute_in_read_threads if settings.compute_in_read_threads else compute,
+                compute,
                 settings.items_at_once(device),
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),

@@ -1,22 +1,24 @@
 """How much faster is a worker whose threads read requests while its device computes, and how many should they be?
 
-    scripts/bench reader_threads [--bodies sounds] [--joined 8] [--threads 0 1 2 4 8 16] [--shared 2 6]
+    scripts/bench reader_threads [--bodies sounds] [--joined 8] [--threads 0 1 2 4 8 16] [--speed 2000]
                           [--requests 48] [--rounds 5] [--json FILE]
 
 A real TorchServe with one worker for each number of threads, and clients that keep its queue full. The models of the
-workers only sleep, as long as a device of the speed below would compute, in device batches of 8 chunks or frames. With
-0 threads, a worker reads all requests of a call before it computes. --joined is how many requests TorchServe joins for
-a call. --shared are sizes of a pool that both reads and computes, for sounds alone. 6 is that of Python's default pool
-on two cores.
+workers only sleep, as long as a device of the speed below or of --speed would compute, in device batches of 8 chunks
+or frames. Each thread has a decode process for media files. With 0 threads, a worker reads all requests of a call
+before it computes. --joined is how many requests TorchServe joins for a call.
 
     sounds   FLAC of 60 s, 44.1 kHz stereo; 2,000 s of audio in a second
     short    FLAC of 1 to 2 s, 16 kHz mono; likewise
+    mixed    one of the long ones for each four of the short ones
+    videos   H.264 of 10 s and 640x360; 100 frames in a second, of 10 that are taken of each
     stills   JPEG photos of 1920x1080; 400 frames in a second
     arrays   32 frames of 224x224, as our own client sends them, with nothing to decode; 20,000 frames in a second, so
              that reading would show
 
 Every round runs each number of threads once. The tables show what was answered in a second, the ratio to no threads in
-the same round, and the milliseconds of the server's answers to /ping meanwhile, of all rounds.
+the same round, and of all rounds the median milliseconds until the shortest bodies were answered, and the milliseconds
+of the server's answers to /ping meanwhile.
 """
 
 from __future__ import annotations
@@ -24,13 +26,11 @@ from __future__ import annotations
 import asyncio
 import io
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import aiohttp
 import numpy as np
@@ -44,7 +44,7 @@ from lib.report import Report, Spread, publish
 from lib.speech_files import FLAC, Format, speech
 from reelscribe import wire
 from servers.torchserve import Serving
-from synthetic.video_files import texture
+from synthetic.video_files import FRAMES_PER_SECOND, texture, write_video
 
 DEVICE_BATCH = 8
 SOUND_SECONDS = 60.0
@@ -61,8 +61,8 @@ class Kind:
 
     handler: str
     """The file in fakes/ that answers them."""
-    settings: dict[str, Any]
-    """Its settings: the speed of the device."""
+    speed: float
+    """Units that the device does in a second."""
     unit: str
     """The unit that is counted for each second."""
     title: str
@@ -83,6 +83,20 @@ def flac_files(form: Format, lengths: list[float]) -> list[Body]:
     return bodies
 
 
+def mixed_files() -> list[Body]:
+    """A long file, and then four short ones."""
+    (long,) = flac_files(STEREO, [SOUND_SECONDS])
+    return [long, *flac_files(AT_MODEL_RATE, [1.0, 1.2, 1.4, 1.6])]
+
+
+def videos() -> list[Body]:
+    """H.264 files, of which a frame for each second is taken."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "video.mp4"
+        write_video(path, 640, 360, 10 * FRAMES_PER_SECOND)
+        return [(path.read_bytes(), 10.0)]
+
+
 def photos() -> list[Body]:
     """JPEG photos with detail of all scales."""
     picture = np.clip(texture(1920, 1080), 0, 255).astype(np.uint8)
@@ -100,29 +114,41 @@ def frames() -> list[Body]:
 KINDS = {
     "sounds": Kind(
         "emulated_speech_handler",
-        {"speed": 2000},
+        2000,
         "RTFx",
         "FLAC files of 60 s, 44.1 kHz stereo",
         lambda: flac_files(STEREO, [SOUND_SECONDS] * 3),
     ),
     "short": Kind(
         "emulated_speech_handler",
-        {"speed": 2000},
+        2000,
         "RTFx",
         "FLAC files of 1 to 2 s, 16 kHz mono",
         lambda: flac_files(AT_MODEL_RATE, [1 + k / 20 for k in range(20)]),
     ),
-    "stills": Kind(
-        "emulated_frames_handler", {"frames_per_second": 400}, "frames/s", "JPEG photos of 1920x1080", photos
+    "mixed": Kind(
+        "emulated_speech_handler", 2000, "RTFx", "FLAC files of 60 s, and four times as many of 1 to 2 s", mixed_files
     ),
-    "arrays": Kind(
-        "emulated_frames_handler", {"frames_per_second": 20_000}, "frames/s", "arrays of 32 frames of 224x224", frames
-    ),
+    "videos": Kind("emulated_frames_handler", 100, "frames/s", "H.264 files of 10 s, 640x360", videos),
+    "stills": Kind("emulated_frames_handler", 400, "frames/s", "JPEG photos of 1920x1080", photos),
+    "arrays": Kind("emulated_frames_handler", 20_000, "frames/s", "arrays of 32 frames of 224x224", frames),
 }
 
 
-async def rate(serving: Serving, bodies: list[Body], in_flight: int, requests: int) -> float:
-    """Units that are answered in a second, from the first request to the last answer."""
+@dataclass
+class Measured:
+    """What was measured of one number of threads."""
+
+    rates: list[float] = field(default_factory=list)
+    """Units that were answered in a second, in each round."""
+    short: list[float] = field(default_factory=list)
+    """Milliseconds from a request with one of the shortest bodies to its answer."""
+    pings: list[float] = field(default_factory=list)
+    """Milliseconds of the answers to /ping."""
+
+
+async def post_all(serving: Serving, bodies: list[Body], in_flight: int, requests: int, measured: Measured) -> None:
+    """Send requests, and add what was measured, from the first request to the last answer."""
     connector = aiohttp.TCPConnector(limit=0)
     headers = {**serving.headers, "Content-Type": "application/octet-stream"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
@@ -134,57 +160,57 @@ async def rate(serving: Serving, bodies: list[Body], in_flight: int, requests: i
 
         async def keep_sending() -> None:
             for body, units in left:
+                sent = monotonic()
                 await send(body)
                 answered.append(units)
+                if units < 2 * shortest:
+                    measured.short.append(1000 * (monotonic() - sent))
 
         answered: list[float] = []
+        shortest = min(units for _, units in bodies)
         left = islice(cycle(bodies), requests)
         began = monotonic()
         await asyncio.gather(*(keep_sending() for _ in range(in_flight)))
-        return sum(answered) / (monotonic() - began)
-
-
-def variants(kind: Kind, threads: list[int], shared: list[int]) -> dict[str, dict[str, Any]]:
-    """The settings of the workers that are compared, by the names of their models."""
-    own = {f"own-{count}": {"read_threads": count} for count in threads}
-    both = {f"shared-{count}": {"read_threads": count, "compute_in_read_threads": True} for count in shared}
-    return {
-        name: {**kind.settings, **settings, "device_batch": DEVICE_BATCH} for name, settings in (own | both).items()
-    }
+        measured.rates.append(sum(answered) / (monotonic() - began))
 
 
 def measure(
-    kind: Kind, settings: dict[str, dict[str, Any]], joined: int, requests: int, rounds: int
-) -> dict[str, tuple[Spread, list[float]]]:
-    """For each variant, units in a second in each round, and the milliseconds of all answers to /ping."""
+    kind: Kind, threads: list[int], speed: float, joined: int, requests: int, rounds: int
+) -> dict[int, Measured]:
+    """What was measured of each number of threads."""
     bodies = kind.bodies()
-    rates: dict[str, list[float]] = defaultdict(list)
-    milliseconds: dict[str, list[float]] = defaultdict(list)
+    settings = {
+        f"threads-{count}": {"speed": speed, "read_threads": count, "device_batch": DEVICE_BATCH} for count in threads
+    }
+    measured = {count: Measured() for count in threads}
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_variants(Path(folder), kind.handler, settings, batch_size=joined) as servings,
     ):
-        for serving in servings.values():
-            asyncio.run(rate(serving, bodies, joined, 2 * joined))  # warms up
+        served = dict(zip(threads, servings.values(), strict=True))
+        for serving in served.values():
+            asyncio.run(post_all(serving, bodies, joined, 2 * joined, Measured()))  # warms up
         for k in range(rounds):
             # In reverse order every second time, so that none always follows the same other one.
-            for name in servings if k % 2 == 0 else reversed(servings):
-                serving = servings[name]
+            for count in threads if k % 2 == 0 else reversed(threads):
+                serving, one = served[count], measured[count]
                 with pinging(serving.url, token=serving.token) as pings:
-                    rates[name].append(asyncio.run(rate(serving, bodies, 2 * joined, requests)))
-                milliseconds[name] += pings
-    return {name: (Spread(tuple(values)), milliseconds[name]) for name, values in rates.items()}
+                    asyncio.run(post_all(serving, bodies, 2 * joined, requests, one))
+                one.pings += pings
+    return measured
 
 
-def table(kind: Kind, joined: int, results: dict[str, tuple[Spread, list[float]]]) -> Report:
+def table(kind: Kind, joined: int, results: dict[int, Measured]) -> Report:
     """The table of one kind of bodies."""
     report = Report(
         f"{kind.title}, up to {joined} in a call",
-        ("threads", kind.unit, "ratio to the first", "ping p50, ms", "p99", "longest"),
+        ("threads", kind.unit, "ratio to the first", "shortest p50, ms", "ping p50, ms", "p99", "longest"),
     )
-    first, _ = next(iter(results.values()))
-    for name, (spread, pings) in results.items():
-        report.add(name.replace("-", " "), spread, spread.over(first), *np.percentile(pings, [50, 99, 100]).tolist())
+    first = Spread(tuple(next(iter(results.values())).rates))
+    for count, one in results.items():
+        spread = Spread(tuple(one.rates))
+        pings = np.percentile(one.pings, [50, 99, 100]).tolist()
+        report.add(str(count), spread, spread.over(first), float(np.median(one.short)), *pings)
     return report
 
 
@@ -194,16 +220,14 @@ def main() -> None:
     parser.add_argument("--bodies", choices=KINDS, default="sounds")
     parser.add_argument("--joined", type=int, default=8, help="requests that TorchServe joins for a call")
     parser.add_argument("--threads", type=int, nargs="+", default=[0, 1, 2, 4, 8, 16])
-    parser.add_argument("--shared", type=int, nargs="*", default=[], help="sizes of pools that also compute")
+    parser.add_argument("--speed", type=float, help="units that the device does in a second; the default is above")
     parser.add_argument("--requests", type=int, default=48, help="requests of a measurement")
     parser.add_argument("--rounds", type=int, default=5)
     add_json_option(parser)
     options = parser.parse_args()
-    if options.shared and KINDS[options.bodies].handler != "emulated_speech_handler":
-        parser.error("--shared: expected --bodies sounds or short")
     kind = KINDS[options.bodies]
-    settings = variants(kind, options.threads, options.shared)
-    results = measure(kind, settings, options.joined, options.requests, options.rounds)
+    speed = options.speed or kind.speed
+    results = measure(kind, options.threads, speed, options.joined, options.requests, options.rounds)
     publish([table(kind, options.joined, results)], options.json)
 
 

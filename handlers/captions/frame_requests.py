@@ -7,7 +7,6 @@ X-Reelscribe-Start: 5.0, X-Reelscribe-End: 60.0.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
-from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
+from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
@@ -111,7 +110,7 @@ class FrameReader:
             files: Reads videos; None if they are refused.
         """
         self._limits, self._size, self._files = limits, size, files
-        self._ends = time.monotonic() + CALL_SECONDS
+        self._call = CallLimits()
         self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_PER_CALL
 
     def __call__(self, row: Row, headers: Headers) -> FrameRequest | Unread:
@@ -128,7 +127,7 @@ class FrameReader:
         if is_still(body):
             return self._read_still(body)
         if self._files and is_media_file(body):
-            return self._files.request(body, headers, self._ends)
+            return self._files.request(body, headers, self._call)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         request = _parse_frames(wire.unpack(body))

@@ -11,7 +11,6 @@ X-Reelscribe-Prompt, X-Reelscribe-Fps, X-Reelscribe-Max-Frames and X-Reelscribe-
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,7 +25,7 @@ from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescript
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, UsageError, kind_of
-from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
+from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
@@ -100,7 +99,7 @@ class ClipReader:
     def __init__(self, describer: Describer, files: MediaFiles | None = None) -> None:
         """Begin a call of a model, which knows the limits of a request; without `files`, videos are refused."""
         self._describer, self._settings, self._files = describer, describer.settings, files
-        self._ends = time.monotonic() + CALL_SECONDS
+        self._call = CallLimits()
         self._clips_left, self._still_pixels_left = self._settings.max_clips, STILL_PIXELS_PER_CALL
 
     def __call__(self, row: Row, headers: Headers) -> ClipRequest | Unread:
@@ -117,7 +116,7 @@ class ClipReader:
         if is_still(body):
             return self._read_still(body)
         if self._files and is_media_file(body):
-            return self._files.request(body, headers, self._ends)
+            return self._files.request(body, headers, self._call)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree: Any = wire.unpack(body)

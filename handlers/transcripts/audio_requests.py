@@ -1,40 +1,30 @@
 """Reads audio from requests, and makes responses of its transcripts.
 
-A body is in a format of `reelscribe.wire`, a WAV, FLAC or Ogg file, or another recording or a video. In the first case
-it holds an array of samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
+A body is in a format of `reelscribe.wire`, or a recording or a video (`worker.media_file`). In the first case it holds
+an array of samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
 
     chunks        such an array, or a list of them
     sample_rate   of all chunks, in Hz; they are resampled if the model has another
     language, task, word_times   optional, as in `reelscribe.contract.speech.TranscriptionOptions`
 
-A file may be longer than the longest chunk of the model: it is cut where it is quiet. With a file or a bare array,
-headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate, X-Reelscribe-Word-Times: true.
+With a file or a bare array, headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate,
+X-Reelscribe-Word-Times: true.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import soxr
 
 from reelscribe import wire
-from reelscribe.contract.chunking import Chunker, Cutting
-from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.errors import CallFull, LimitExceeded, SpeechError, kind_of
-from transcripts.audio_file import (
-    check_length,
-    check_levels,
-    check_rate,
-    decode,
-    is_audio_file,
-    open_audio_file,
-    resample,
-)
-from transcripts.speech_model import Chunk, Samples, join_transcripts, round_seconds
-from worker.media_file import CALL_SECONDS, FileKind, MediaFiles, is_media_file
+from transcripts.speech_model import LANGUAGES_WITHOUT_SPACES, Chunk, Samples
+from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 
 ACCEPTED = "samples (pickle, .npy), or a recording or video"
@@ -42,6 +32,19 @@ ACCEPTED = "samples (pickle, .npy), or a recording or video"
 
 FULL_SCALE = 32768
 """The int16 value that is 1.0 as a float."""
+
+MIN_RATE, MAX_RATE = 4_000, 192_000
+"""Accepted sample rates, in Hz."""
+
+MAX_LEVEL = 2.0
+"""Largest accepted absolute value of float samples, where full scale is 1.
+
+Decoders of lossy formats overshoot full scale by less than this; 16-bit values that were only cast to float exceed it
+by far.
+"""
+
+RESAMPLING_QUALITY = "HQ"
+"""Quality setting of soxr, as in the client. Its errors are below the resolution of 16 bits."""
 
 _OPTIONS = ("language", "task", "word_times")
 _HEADERS = {name: f"x-reelscribe-{name.replace('_', '-')}" for name in _OPTIONS}
@@ -75,8 +78,6 @@ class AudioLimits:
     """The most chunks."""
     chunk_seconds: float
     """Longest chunk, in seconds."""
-    file_seconds: float
-    """Longest audio file, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,12 @@ class AudioRequest:
     """The chunks of one request."""
 
     items: list[Chunk]
-    sent_as: Literal["array", "list", "file"]
-    """In what form the client sent the audio, which decides the form of the response."""
-    sample_rate: int
-    """Sample rate of the chunks, in Hz."""
+    single: bool
+    """Whether the client sent an array, rather than a list of them."""
 
     def response(self, results: list[ChunkTranscript]) -> dict[str, Any] | list[dict[str, Any]]:
-        """One transcript for each chunk of a list, or one transcript for an array or a whole file, as JSON."""
-        if self.sent_as == "list":
-            return [transcript.to_json() for transcript in results]
-        ends = np.cumsum([len(chunk.samples) for chunk in self.items])
-        starts = [0.0, *(round_seconds(end / self.sample_rate) for end in ends[:-1].tolist())]
-        return join_transcripts(list(zip(starts, results, strict=True))).to_json()
+        """One transcript for each chunk of a list, or the transcript of an array, as JSON."""
+        return results[0].to_json() if self.single else [transcript.to_json() for transcript in results]
 
 
 class AudioReader:
@@ -107,11 +102,11 @@ class AudioReader:
         Args:
             limits: The limits of one request.
             model: The model that the requests are for.
-            files: Reads videos, and recordings of other formats than WAV, FLAC and Ogg; None if they are refused.
+            files: Reads recordings and videos; None if they are refused.
         """
         self._limits, self._model, self._files = limits, model, files
-        self._ends = time.monotonic() + CALL_SECONDS
-        self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
+        self._call = CallLimits()
+        self._seconds_left = limits.chunks * limits.chunk_seconds
 
     def __call__(self, row: Row, headers: Headers) -> AudioRequest | Unread:
         """Read the audio of one request; a file is decoded later, and chunks of another rate are resampled later.
@@ -124,10 +119,9 @@ class AudioReader:
             RequestError: The request cannot be answered.
         """
         body = request_body(row)
-        if is_audio_file(body):
-            return self._read_file(body, self._check_options(_options_in(headers)))
         if self._files and is_media_file(body):
-            return self._files.request(body, headers, self._ends)
+            self._check_options(_options_in(headers))
+            return self._files.request(body, headers, self._call)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree = wire.unpack(body)
@@ -141,7 +135,7 @@ class AudioReader:
         rate = tree.get("sample_rate", self._model.sample_rate)
         if type(rate) is not int:
             raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {kind_of(rate)}")
-        check_rate(rate)
+        _check_rate(rate)
         options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
         return self._read_arrays(tree["chunks"], rate, options)
 
@@ -159,9 +153,9 @@ class AudioReader:
         model_rate = self._model.sample_rate
 
         def convert() -> AudioRequest:
-            chunks = [Chunk(resample(_to_float32(array), rate, model_rate), options) for array in arrays]
-            check_length(min(len(chunk.samples) for chunk in chunks))
-            return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
+            chunks = [Chunk(_resample(_to_float32(array), rate, model_rate), options) for array in arrays]
+            _check_length(min(len(chunk.samples) for chunk in chunks))
+            return AudioRequest(chunks, single=not isinstance(sent, list))
 
         return convert() if rate == model_rate else Unread(convert, sum(map(len, arrays)))
 
@@ -176,25 +170,8 @@ class AudioReader:
         if len(array) > limit * rate:
             raise LimitExceeded(
                 f"chunks: at most {limit:g} seconds each, the longest that the model takes whole, got a"
-                " longer one; cut them where it is quiet, or send a WAV file"
+                " longer one; cut them where it is quiet, or send the recording as a file"
             )
-
-    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> Unread:
-        rate = self._model.sample_rate
-        file = open_audio_file(body, self._limits.file_seconds)
-        self._reserve(file.frames / file.samplerate)
-
-        def convert() -> AudioRequest:
-            chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(decode(file, rate))]
-            return AudioRequest(chunks, "file", rate)
-
-        return Unread(convert, file.frames * file.channels)
-
-    def _cut(self, samples: SampleArray) -> list[SampleArray]:
-        """Cut a whole file into chunks, as the client does."""
-        rate, limit = self._model.sample_rate, self._limits.chunk_seconds
-        chunker = Chunker(int(limit * rate), rate, Cutting())
-        return [*chunker.push(samples), *chunker.flush()]
 
     def _reserve(self, seconds: float) -> None:
         """Reserve room in this call, before anything large is decoded."""
@@ -244,8 +221,11 @@ class SpeechOfFiles(FileKind):
         return audio_results(saved)
 
     def summary(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the whole text."""
-        return {"text": " ".join(segment["text"] for segment in fields["segments"])}
+        """Return the whole text, and the language of its first segment."""
+        segments = fields["segments"]
+        language = segments[0]["language"] if segments else None
+        space = "" if language in LANGUAGES_WITHOUT_SPACES else " "
+        return {"text": space.join(segment["text"] for segment in segments), "language": language}
 
 
 def _options_in(headers: Headers) -> dict[str, Any]:
@@ -262,5 +242,39 @@ def _to_float32(samples: Any) -> Samples:
         integers: Samples = samples.astype(np.float32) / np.float32(FULL_SCALE)
         return integers
     floats: Samples = samples.astype(np.float32)
-    check_levels(floats)
+    _check_levels(floats)
     return floats
+
+
+def _resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
+    """Resample audio between two rates in Hz; at equal rates it returns `samples` itself."""
+    if from_rate == to_rate:
+        return samples
+    result: Samples = soxr.resample(samples, from_rate, to_rate, quality=RESAMPLING_QUALITY)
+    return result
+
+
+def _check_rate(rate: int) -> None:
+    """Raise SpeechError for a sample rate, in Hz, outside of what recordings of speech have."""
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise SpeechError(
+            f"sample_rate: expected {MIN_RATE} to {MAX_RATE} samples a second, got"
+            f" {'fewer' if rate < MIN_RATE else 'more'}"
+        )
+
+
+def _check_length(samples: int) -> None:
+    """Raise SpeechError for audio without a single sample at the model's rate."""
+    if not samples:
+        raise SpeechError("audio: expected at least one sample at the model's rate, got none")
+
+
+def _check_levels(samples: Samples) -> None:
+    """Raise SpeechError for NaN, for infinite values, and for values far beyond -1 to 1."""
+    level = float(np.abs(samples).max(initial=0))  # NaN if any sample is
+    if not np.isfinite(level):
+        raise SpeechError("audio: expected finite numbers, got NaN or infinity; check the program that wrote it")
+    if level > MAX_LEVEL:
+        raise SpeechError(
+            "audio: floats are from -1 to 1, got larger ones; divide by full scale, 32768 for 16 bits, or send int16"
+        )

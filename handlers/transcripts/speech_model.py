@@ -20,7 +20,7 @@ LANGUAGES_WITHOUT_SPACES = frozenset(["zh", "ja", "th", "lo", "my", "yue"])
 """Languages, by Whisper's codes, that are written without spaces between words."""
 
 MIN_CHUNK_SECONDS = 2.0
-"""The lowest `chunk_seconds`: cutting an audio file into shorter chunks leaves no room to search for silence."""
+"""The lowest `chunk_seconds`: cutting a recording into shorter chunks leaves no room to search for silence."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,6 @@ class SpeechSettings(ModelSettings):
 
     max_chunks: int = 64
     """The most chunks of one request."""
-    max_file_seconds: float = 600
-    """Limit for the duration of an audio file in one request, in seconds."""
     chunk_seconds: float | None = None
     """Longest chunk in seconds, at least 2. None is the model's own window, or 30 for models without a window."""
     language: str | None = None

@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from reelscribe.errors import LimitExceeded
 
 MAX_SECONDS = 10.0
-"""The most processor time for reading a body. The largest stills take 1 to 2 s, the largest audio files 2 to 3 s."""
+"""The most processor time for reading a body. The largest stills take 1 to 2 s."""
 
 FREE_READS = 10_000
 """Number of reads of a body that may be of any size."""
@@ -41,7 +40,7 @@ def limited_time() -> Iterator[None]:
         _limits.end = math.inf
 
 
-def check_time() -> None:
+def _check_time() -> None:
     """Raise LimitExceeded if this thread has read for too long."""
     if time.thread_time() > getattr(_limits, "end", math.inf):
         raise LimitExceeded(
@@ -51,11 +50,7 @@ def check_time() -> None:
 
 
 class BodyFile(io.RawIOBase):
-    """A body as a file, without a copy: all files of a call are open at once.
-
-    Pillow calls `read`, which raises LimitExceeded at a limit. libsndfile calls `readinto` from C code, which no
-    exception can pass. So the file ends there when the time is over, and whoever called libsndfile calls `check_time`.
-    """
+    """A body as a file, without a copy: all files of a call are open at once."""
 
     def __init__(self, body: bytes | bytearray) -> None:
         """Open a body at its beginning."""
@@ -77,7 +72,7 @@ class BodyFile(io.RawIOBase):
         Raises:
             LimitExceeded: This took too long, or too many reads.
         """
-        check_time()
+        _check_time()
         end = len(self._view) if size is None or size < 0 else self._position + size
         piece = bytes(self._view[self._position : end])
         self._position += len(piece)
@@ -89,17 +84,6 @@ class BodyFile(io.RawIOBase):
                 " bytes, got more; save it again with another program"
             )
         return piece
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return how many bytes were read: none if this took too long."""
-        try:
-            check_time()
-        except LimitExceeded:
-            return 0
-        piece = self._view[self._position : self._position + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to an offset in bytes, and return the new position."""

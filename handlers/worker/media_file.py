@@ -45,7 +45,7 @@ PROCESS_BYTES = 4 * 2**30
 """Limit for the address space of a decode process. Decoding 8K takes 1.5 GB."""
 
 DECODED_BYTES = 2**29
-"""The most bytes of all frames or samples that are chosen of a file."""
+"""The most bytes of all frames or samples that are chosen of a file, and of all files of a call."""
 
 _OPTION = "x-reelscribe-"
 """What the names of headers with options begin with."""
@@ -115,6 +115,17 @@ class FileKind(ABC):
     def summary(self, fields: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - only transcripts have one
         """Return what the response has before the fields of the record."""
         return {}
+
+
+class CallLimits:
+    """What the files of a call may take together."""
+
+    def __init__(self) -> None:
+        """Begin a call now."""
+        self.ends = time.monotonic() + CALL_SECONDS
+        """The time of the monotonic clock until when they may be decoded."""
+        self.bytes_left = DECODED_BYTES
+        """How many bytes more they may have when they are decoded."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +200,13 @@ class MediaFiles:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Any = None
 
-    def request(self, body: bytes | bytearray, headers: Headers, call_ends: float) -> Unread:
+    def request(self, body: bytes | bytearray, headers: Headers, call: CallLimits) -> Unread:
         """Accept a file, which is decoded later.
 
         Args:
             body: Its bytes.
             headers: The headers of the request, which hold the options.
-            call_ends: The time of the monotonic clock until when the files of the call may be decoded.
+            call: What is left for it and for the other files of the call.
 
         Raises:
             FileRefused: An option cannot be used.
@@ -204,7 +215,7 @@ class MediaFiles:
         if self._loop is None:
             self._start()
         medium = self._medium(headers)
-        return Unread(lambda: self._read(body, medium, call_ends), values=10 * len(body) + 10**6)
+        return Unread(lambda: self._read(body, medium, call), values=10 * len(body) + 10**6)
 
     def _start(self) -> None:
         """Start the thread that waits for decode processes, and the first of these."""
@@ -250,25 +261,25 @@ class MediaFiles:
             raise FileRefused("option: expected no more frames or pixels than by default, got more; ask for less")
         return options.medium(options, self._kind.description)
 
-    def _read(self, body: bytes | bytearray, medium: Medium, call_ends: float) -> FileRequest:
+    def _read(self, body: bytes | bytearray, medium: Medium, call: CallLimits) -> FileRequest:
         """Decode a file.
 
         Raises:
             FileRefused: Nothing can be read of it.
             LimitExceeded: There is too much of it, or it takes too long.
-            CallFull: The files that were joined with it took too long.
+            CallFull: The files that were joined with it took too long, or too much.
         """
         with _file_in_memory(body) as path:
-            decoded = self._wait_for(self._decode(path, medium, call_ends))
+            decoded = self._wait_for(self._decode(path, medium, call))
         if decoded.opened is None or (decoded.error and not decoded.batches):
             raise FileRefused(f"{type(decoded.error).__name__}: {decoded.error}")
         return FileRequest(self._kind, medium, decoded)
 
-    async def _decode(self, path: str, medium: Medium, call_ends: float) -> _Decoded:
-        left = call_ends - time.monotonic()
+    async def _decode(self, path: str, medium: Medium, call: CallLimits) -> _Decoded:
+        left = call.ends - time.monotonic()
         try:
             async with asyncio.timeout(min(FILE_SECONDS, left)):
-                return await self._read_all(path, medium)
+                return await self._read_all(path, medium, call)
         except TimeoutError:
             if left < FILE_SECONDS:
                 raise CallFull("call: the files that were joined with this one took too long; try again") from None
@@ -276,7 +287,7 @@ class MediaFiles:
                 f"file: at most {FILE_SECONDS:g} s to decode it, got more; ask for less of it, or use the client"
             ) from None
 
-    async def _read_all(self, path: str, medium: Medium) -> _Decoded:
+    async def _read_all(self, path: str, medium: Medium, call: CallLimits) -> _Decoded:
         from reelscribe.contract.source import Source, Span
         from reelscribe.decode_pool.commands import DecodedBatch
 
@@ -292,11 +303,14 @@ class MediaFiles:
                     batch = item.copy_out()
                     batches.append(batch)
                     items, size = items + len(batch.items), size + batch.nbytes
+                    call.bytes_left -= batch.nbytes
                     if items > most or size > DECODED_BYTES:
                         raise LimitExceeded(
                             f"file: at most {most} {medium.item}s with {DECODED_BYTES >> 20} MiB, got more; ask for"
                             " less of it, or use the client"
                         )
+                    if call.bytes_left < 0:
+                        raise CallFull("call: the files that were joined with this one hold too much; try again")
         except MediaError as failed:
             error = failed
         batches.sort(key=lambda batch: (batch.first, batch.stop))  # several processes may have read portions of it

@@ -190,15 +190,16 @@ def test_requests_are_joined_on_gpus_up_to_what_a_call_takes(
     weights = {"caption": demo_model, "speech": demo_speech, "clip": clip_model, "shot": str(shots)}[kind]
     settings = settings_of(build("one", kind, weights, tmp_path, gpus=GpuWorkers((0, 1)), handlers=HANDLERS))
     assert (settings["batchSize"] * sent, settings["maxBatchDelay"]) == (settings["handler"][limit], 5)
-    assert "batchSize" not in settings_of(build("cpu", kind, weights, tmp_path, handlers=HANDLERS))
+    on_a_cpu = settings_of(build("cpu", kind, weights, tmp_path, handlers=HANDLERS))
+    assert on_a_cpu.get("batchSize") == (8 if kind == "speech" else None)
 
 
-def test_requests_are_joined_for_two_stages_unless_the_yaml_says_otherwise(tmp_path, demo_speech):
+def test_requests_are_joined_for_two_stages_unless_the_yaml_says_otherwise(tmp_path, demo_model, demo_speech):
     two = settings_of(build("two", "speech", demo_speech, tmp_path, stages=2, handlers=HANDLERS))
     assert two["batchSize"] * MAX_CHUNKS_PER_REQUEST == 4 * SpeechSettings.device_batches[0]
     own = shutil.copytree(HANDLERS, tmp_path / "handlers")
-    (own / "speech.yaml").write_text(f"batchSize: 3\n{(HANDLERS / 'speech.yaml').read_text()}")
-    assert settings_of(build("own", "speech", demo_speech, tmp_path, stages=2, handlers=own))["batchSize"] == 3
+    (own / "caption.yaml").write_text(f"batchSize: 3\n{(HANDLERS / 'caption.yaml').read_text()}")
+    assert settings_of(build("own", "caption", demo_model, tmp_path, stages=2, handlers=own))["batchSize"] == 3
 
 
 def test_a_model_has_one_or_two_stages(tmp_path, demo_model):

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import av
-import jiwer
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -198,11 +197,11 @@ def test_a_file_sent_with_curl_has_the_transcript_of_a_run(server, media, annota
     script = block.replace("http://127.0.0.1:8080", server.url).replace(".server/header", str(header))
     plain, timed = map(json.loads, run_with_curl(script, tmp_path).splitlines())  # each answer is one line
     expected = " ".join(utterance["text"] for utterance in record_of(annotated, "phrases.ogg")["segments"])
-    assert jiwer.wer(expected, plain["text"]) <= 0.05  # the same audio, cut at the same points, resampled elsewhere
+    assert plain["text"] == expected
     assert timed["text"] == plain["text"]
     assert all(segment["words"] for segment in timed["segments"])
     assert all(-1 < segment["avg_logprob"] < 0 for segment in timed["segments"])
-    assert all(0 < word["probability"] <= 1 for segment in timed["segments"] for word in segment["words"])
+    assert all(0 <= word["probability"] <= 1 for segment in timed["segments"] for word in segment["words"])
 
 
 async def test_a_transcript_in_a_program(server, media, tmp_path):

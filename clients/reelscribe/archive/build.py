@@ -39,12 +39,11 @@ _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 
 _JOINED = {
     "caption": {"batchSize": 128, "maxBatchDelay": 5},
-    "speech": {"batchSize": 8, "maxBatchDelay": 5},
     "clip": {"batchSize": 8, "maxBatchDelay": 5},
     "shot": {"batchSize": 8, "maxBatchDelay": 5},
 }
 """Number of requests that TorchServe joins for a call, and how many milliseconds it waits for them, where workers have
-GPUs or two stages. The YAML takes precedence.
+GPUs or two stages. The YAML takes precedence, and that of speech models has such lines for CPUs, too.
 
 A GPU waits for Python to start its kernels, which takes as long for few items as for many. And two stages overlap only
 within a call, so a call needs several device batches. A call takes no more items than one request may have: of chunks,
@@ -242,7 +241,7 @@ def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
             f" {devices}; add or leave out a GPU"
         )
-    return {**_JOINED[kind], **settings} if devices or stages == 2 else settings
+    return {**_JOINED.get(kind, {}), **settings} if devices or stages == 2 else settings
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

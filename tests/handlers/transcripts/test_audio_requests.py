@@ -1,10 +1,8 @@
-import io
 import pickle
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import soundfile
 
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
@@ -27,7 +25,7 @@ class Model:
 
 
 def reader(model: Model | None = None) -> AudioReader:
-    return AudioReader(AudioLimits(chunks=3, chunk_seconds=5, file_seconds=20), model or Model())
+    return AudioReader(AudioLimits(chunks=3, chunk_seconds=5), model or Model())
 
 
 def row(tree) -> dict[str, bytes]:
@@ -36,12 +34,6 @@ def row(tree) -> dict[str, bytes]:
 
 def chunks(sent, **options) -> dict[str, bytes]:
     return row({"chunks": sent, "sample_rate": RATE, **options})
-
-
-def file(samples: np.ndarray, rate: int = RATE, **kind) -> bytes:
-    target = io.BytesIO()
-    soundfile.write(target, samples, rate, **{"format": "WAV", **kind})
-    return target.getvalue()
 
 
 def read(row: dict, headers: dict[str, str]) -> AudioRequest:
@@ -59,7 +51,6 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         chunks([TONE, TONE[:800]]),
         chunks(TONE),
         {"body": pickle.dumps([TONE][0])},
-        {"body": file(TONE)},
     ]
     context = FakeContext()
     requests = RequestBatch(rows, context, reader())
@@ -68,12 +59,11 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         [RATE, 800],
         [RATE],
         [RATE],
-        [RATE],
     ]
-    results = [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "def"]]
+    results = [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "de"]]
     answers = parsed(requests.responses(results, {}))
     texts = [[part["text"] for part in answer] if isinstance(answer, list) else answer["text"] for answer in answers]
-    assert texts == ["a", ["b", "c"], "d", "e", "f"]
+    assert texts == ["a", ["b", "c"], "d", "e"]
     assert set(context.content_types.values()) == {"application/json"}
     assert context.statuses == {}
 
@@ -92,9 +82,8 @@ def test_every_chunk_has_the_options_of_its_request():
     assert read(row(TONE), {}).items[0].options == TranscriptionOptions()
 
 
-@pytest.mark.parametrize("body", [file(TONE), b"".join(wire.pack(TONE))])
-def test_with_a_file_or_a_bare_array_headers_hold_the_options(body):
-    request = read({"body": body}, {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
+def test_with_a_bare_array_headers_hold_the_options():
+    request = read(row(TONE), {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
     assert request.items[0].options == TranscriptionOptions("en", word_times=True)
 
 
@@ -110,19 +99,6 @@ def test_another_rate_is_resampled():
     assert len(chunk.samples) == RATE
     expected = 8000 / 32768 * np.sin(np.arange(RATE) * 2 * np.pi * 440 / RATE)
     assert chunk.samples[800:-800] == pytest.approx(expected[800:-800], abs=1e-3)
-
-
-def test_a_long_file_is_cut_where_it_is_quiet_and_answered_as_one():
-    samples = np.concatenate([np.tile(TONE, 4), np.zeros(8000, np.int16), np.tile(TONE, 3)])
-    request = read({"body": file(samples)}, {})
-    first, second = request.items
-    assert 4.0 < len(first.samples) / RATE < 4.5
-    assert np.concatenate([first.samples, second.samples]) == pytest.approx(samples / 32768)
-    answer = request.response([transcript("one", 0.5, 1.5), transcript("two", 0.25, 2.0)])
-    assert answer["text"] == "one two"
-    at = len(first.samples) / RATE
-    times = [(segment["start"], segment["end"]) for segment in answer["segments"]]
-    assert times == [(0.5, 1.5), (pytest.approx(at + 0.25, abs=1e-3), pytest.approx(at + 2, abs=1e-3))]
 
 
 LOUD = (TONE * 1.0).astype(np.float32)
@@ -188,7 +164,6 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
         (chunks(TONE, word_times=1), 422, "SpeechError", "word_times: expected true or false, got int"),
         (chunks([TONE] * 4), 413, "LimitExceeded", "at most 3 a request, got 4"),
         (chunks(np.tile(TONE, 6)), 413, "LimitExceeded", "at most 5 seconds each"),
-        ({"body": file(np.tile(TONE, 21))}, 413, "LimitExceeded", "files of at most 20 seconds, got a longer one"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "it names another class or function"),
     ],
 )

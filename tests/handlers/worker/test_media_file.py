@@ -89,6 +89,16 @@ def test_a_video_of_too_many_frames_is_refused_before_all_are_decoded(captioner)
     assert (status, answer["error"]["type"]) == (413, "LimitExceeded")
 
 
+def test_files_that_are_too_large_together_are_tried_again(captioner, media, monkeypatch):
+    monkeypatch.setattr("worker.media_file.DECODED_BYTES", 3 * 224 * 224 * 12)
+    whole = (media / WHOLE).read_bytes()  # of 8 frames
+    answers = post(captioner, whole, whole)
+    assert sorted((status, answer.get("error") and answer["error"]["type"]) for status, answer in answers) == [
+        (200, None),
+        (503, "CallFull"),
+    ]
+
+
 def test_pictures_that_want_more_memory_than_a_process_may_have_cost_that_process_alone(captioner):
     before = psutil.Process().memory_info().rss
     (status, answer), (_, good) = post(captioner, video(65_535, 2_000, 1), video(64, 48, 2))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import soundfile
 from PIL import Image
 
 import caption_handler
@@ -18,7 +17,6 @@ from reelscribe.errors import StartupError, WireError
 from runtime.device_batches import DeviceBatches
 from runtime.model_settings import ModelSettings
 from support.fake_context import FakeContext, parsed
-from transcripts.audio_requests import AudioLimits, AudioReader
 from worker.request_batch import RequestBatch, Unread
 
 SECONDS = 30
@@ -184,31 +182,6 @@ def test_stills_that_threads_decode_are_the_same_and_have_the_same_places_in_the
         assert {i for i, status in context.statuses.items() if status == 503} == {5, 6}
     for threaded, plain in zip(*results, strict=True):
         assert np.array_equal(threaded, plain)
-
-
-class English:
-    sample_rate, languages, tasks, word_times = 16_000, ("en",), ("transcribe",), False
-
-
-def sound(seconds: float, rate: int = 44_100) -> dict[str, bytes]:
-    file = io.BytesIO()
-    soundfile.write(file, np.sin(np.arange(int(seconds * rate)) / 20) / 2, rate, format="FLAC")
-    return {"body": file.getvalue()}
-
-
-@pytest.mark.parametrize("pool", [True, False])
-def test_seconds_of_sound_files_are_reserved_in_their_order_before_any_is_decoded(threads, pool):
-    context = FakeContext()
-    rates = {"body": b"".join(wire.pack({"chunks": np.zeros(8_000, np.int16), "sample_rate": 8_000}))}
-    damaged = {"body": sound(3)["body"][:-2000]}
-    data = [sound(2), damaged, sound(4), sound(3), rates, sound(0.5)]
-    reader = AudioReader(AudioLimits(chunks=2, chunk_seconds=5, file_seconds=10), English())
-    requests = RequestBatch(data, context, reader, threads=threads if pool else None)
-    device = DeviceBatches(lambda slices: [len(chunk.samples) for part in slices for chunk in part], 1)
-    results = [result for result in device.map(requests.items) if isinstance(result, list)]
-    requests.responses([WireError("-")] * len(requests.items), {})
-    assert results == [[32_000], [64_000], [16_000]]
-    assert {i for i, status in context.statuses.items() if status == 503} == {3, 5}
 
 
 def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatch):
