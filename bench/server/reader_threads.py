@@ -1,14 +1,14 @@
 """How much faster is a worker whose threads read requests while its device computes, and how many should they be?
 
-    scripts/bench reader_threads [--bodies sounds] [--joined 8] [--threads 0 1 2 4 8 16] [--speed 2000]
+    scripts/bench reader_threads [--bodies sounds] [--joined 8] [--threads 0 1 2 4 8 16] [--speed 1500]
                           [--requests 48] [--rounds 5] [--json FILE]
 
 A real TorchServe with one worker for each number of threads, and clients that keep its queue full. The models of the
-workers only sleep, as long as a device of the speed below or of --speed would compute, in device batches of 8 chunks
+workers only sleep, as long as a device of the speed below or of --speed would compute, in device batches of 4 chunks
 or frames. Each thread has a decode process for media files. With 0 threads, a worker reads all requests of a call
 before it computes. --joined is how many requests TorchServe joins for a call.
 
-    sounds   FLAC of 60 s, 44.1 kHz stereo; 2,000 s of audio in a second
+    sounds   FLAC of 60 s, 44.1 kHz stereo; 1,500 s of audio in a second
     short    FLAC of 1 to 2 s, 16 kHz mono; likewise
     mixed    one of the long ones for each four of the short ones
     videos   H.264 of 10 s and 640x360; 100 frames in a second, of 10 that are taken of each
@@ -46,7 +46,7 @@ from reelscribe import wire
 from servers.torchserve import Serving
 from synthetic.video_files import FRAMES_PER_SECOND, texture, write_video
 
-DEVICE_BATCH = 8
+DEVICE_BATCH = 4
 SOUND_SECONDS = 60.0
 STEREO = replace(FLAC, channels=2)
 AT_MODEL_RATE = replace(FLAC, sample_rate=16_000)
@@ -114,20 +114,20 @@ def frames() -> list[Body]:
 KINDS = {
     "sounds": Kind(
         "emulated_speech_handler",
-        2000,
+        1500,
         "RTFx",
         "FLAC files of 60 s, 44.1 kHz stereo",
         lambda: flac_files(STEREO, [SOUND_SECONDS] * 3),
     ),
     "short": Kind(
         "emulated_speech_handler",
-        2000,
+        1500,
         "RTFx",
         "FLAC files of 1 to 2 s, 16 kHz mono",
         lambda: flac_files(AT_MODEL_RATE, [1 + k / 20 for k in range(20)]),
     ),
     "mixed": Kind(
-        "emulated_speech_handler", 2000, "RTFx", "FLAC files of 60 s, and four times as many of 1 to 2 s", mixed_files
+        "emulated_speech_handler", 1500, "RTFx", "FLAC files of 60 s, and four times as many of 1 to 2 s", mixed_files
     ),
     "videos": Kind("emulated_frames_handler", 100, "frames/s", "H.264 files of 10 s, 640x360", videos),
     "stills": Kind("emulated_frames_handler", 400, "frames/s", "JPEG photos of 1920x1080", photos),

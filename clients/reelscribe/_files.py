@@ -9,7 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -160,6 +160,13 @@ def size_in(stat: str) -> int:
     return int(stat.split()[0])
 
 
+def _is_sealed(fd: int) -> bool:
+    """Whether nobody can write to an open file, because it is one in memory that has been sealed."""
+    with suppress(OSError):  # other files cannot be sealed
+        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+    return False
+
+
 class OpenSource:
     """A source that is open to be read, as a context manager that closes it.
 
@@ -182,8 +189,9 @@ class OpenSource:
     def __init__(self, path: str, stat: str = "") -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
         self.stat = stat or file_stat(self._file.fileno())
-        age = time.time() - os.stat(self._file.fileno()).st_ctime
-        time.sleep(min(max(0.0, SETTLED_SECONDS - age), SETTLED_SECONDS))  # another machine may have another clock
+        if not _is_sealed(self._file.fileno()):
+            age = time.time() - os.stat(self._file.fileno()).st_ctime
+            time.sleep(min(max(0.0, SETTLED_SECONDS - age), SETTLED_SECONDS))  # another machine may have another clock
         try:
             self.check()
         except SourceChanged:

@@ -12,6 +12,7 @@ has what differs between captions, clips and transcripts.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import threading
 import time
@@ -325,7 +326,9 @@ class MediaFiles:
 @contextmanager
 def _file_in_memory(body: bytes | bytearray) -> Iterator[str]:
     """Copy a body into an anonymous file, and yield the name by which another process can open it."""
-    with os.fdopen(os.memfd_create("body"), "wb") as file:
+    with os.fdopen(os.memfd_create("body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
         file.write(body)
         file.flush()
+        # Of a file that nobody can change, a reader need not find out whether it does.
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
         yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
