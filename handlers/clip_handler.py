@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 
 from clips.clip_requests import ClipReader, ClipsOfFiles
-from clips.describer import ClipSettings, Describer
+from clips.describer import ClipSettings, Describer, load_second_stage
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
-from runtime.second_stage import SecondStage
+from runtime.second_stage import SecondStage, StageFunction
 from worker.handler import LoadedModel, ModelHandler
 from worker.media_file import MediaFiles
 
@@ -33,25 +33,30 @@ class ClipHandler(ModelHandler[ClipSettings]):
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
-        """Load the clip model; it has no second stage."""
-        assert second_stage is None, "ClipSettings refuses two stages"
+        """Load the clip model, or with a `second_stage` only its image encoder."""
         counters = Counters()
-        describer = Describer(settings, device, counters)
+        describer = Describer(settings, device, counters, second_stage)
         description = describer.description(workers, response_seconds)
         files = MediaFiles(ClipsOfFiles(description, settings.max_clips), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),
             lambda: ClipReader(describer, files),
             DeviceBatches(
-                describer.describe,
+                describer.collect,
                 settings.items_at_once(device),
+                submit=describer.submit,
                 item="clip",
                 length=describer.length,
                 most_padding=MOST_PADDING,
                 counters=counters,
+                in_flight=settings.in_flight if second_stage else 1,
             ),
             counters,
         )
+
+    def load_second_stage(self, settings: ClipSettings, device: torch.device) -> StageFunction:
+        """Load the language model of a Qwen3-VL."""
+        return load_second_stage(settings, device)
 
 
 handle = ClipHandler().handle

@@ -184,7 +184,7 @@ async def test_a_missing_file_says_which():
         ),
         (
             lambda url: reelscribe.annotate_async("x", server=url, captions=False, transcript=False),
-            "expected captions or",
+            "expected captions, clips or a transcript",
         ),
     ],
 )

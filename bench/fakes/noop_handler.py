@@ -17,4 +17,9 @@ def handle(data: list[dict[str, Any]] | None, context: Any) -> list[list[dict[st
         return None
     unpickle = context.model_yaml_config["handler"]["unpickle"]
     trees: list[Any] = [pickle.loads(row["body"]) if unpickle else wire.unpack(row["body"]) for row in data]  # noqa: S301 - for comparison
-    return [[{"text": "", "avg_logprob": None}] * len(tree["frames"]) for tree in trees]
+    answers = [[{"text": "", "avg_logprob": None}] * len(tree["frames"]) for tree in trees]
+    if not unpickle:
+        trees.clear()
+        for row in data:
+            row["body"].clear()  # as our handlers do: TorchServe would keep it until the next request has arrived
+    return answers

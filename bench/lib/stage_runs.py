@@ -21,19 +21,27 @@ from transformers.utils.logging import disable_progress_bar
 
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
+from clip_handler import ClipHandler
+from clips.describer import ClipSettings
+from fakes.emulated_stages_handler import EmulatedStagesHandler, StageSettings
 from lib.report import Spread
 from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_pair import StagePair, join_pair
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from servers.torchserve import CAPTIONER, SPEECH
+from servers.torchserve import CAPTIONER, CLIPS, SPEECH
 from speech_handler import SpeechHandler
 from transcripts.speech_model import SpeechSettings
 from worker.handler import LoadedModel, ModelHandler, keep_freed_memory
 
-Model = Literal["captioner", "captioner-beams", "speech"]
+Model = Literal["captioner", "captioner-beams", "speech", "clips", "emulated-frames", "emulated-clips"]
 Way = Literal["alone", "one process", "one process, 2 threads", "blocking", "asynchronous"]
 IN_PAIRS = ("blocking", "asynchronous")
 """The ways in which two processes run a model. In the way "alone", one process runs both stages in turn."""
+EMULATED_BYTES: dict[Model, int] = {
+    "emulated-frames": 32 * 2560 * 2,  # BLIP-2 with opt-2.7b: queries, values of each, bytes
+    "emulated-clips": 2000 * 4 * 2048 * 2,  # Qwen3-VL-2B, and a clip of 2,000 tokens: layers, values of each, bytes
+}
+"""Size of the features of an item that the first stage of a real model would send."""
 CPU = torch.device("cpu")
 LOAD_SECONDS = 120.0
 RESPONSE_SECONDS = 600.0
@@ -66,6 +74,11 @@ class Plan:
     def handler(self) -> tuple[ModelHandler[Any], Any]:
         """The model's handler and its settings."""
         batch = self.device_batch
+        if self.model in EMULATED_BYTES:
+            item_bytes = EMULATED_BYTES[self.model]
+            return EmulatedStagesHandler(), StageSettings("emulated", device_batch=batch, item_bytes=item_bytes)
+        if self.model == "clips":
+            return ClipHandler(), ClipSettings(str(CLIPS), device_batch=batch)
         if self.model == "speech":
             return SpeechHandler(), SpeechSettings(str(SPEECH), device_batch=batch)
         captioner = CaptionSettings(str(CAPTIONER), device_batch=batch)

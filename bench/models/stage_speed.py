@@ -1,11 +1,13 @@
 """How fast is a model in two stages, with blocking and with asynchronous transfer, compared with one process?
 
-    scripts/bench stage_speed [--rounds 5] [--models captioner captioner-beams speech] [--batches 8 32]
+    scripts/bench stage_speed [--rounds 5] [--models captioner captioner-beams speech clips] [--batches 8 32]
                               [--items 512] [--json FILE]
 
 The demo models run by the handlers' own code, without TorchServe. One call of the handler captions 512 frames in
-memory, greedily or with 5 beams, or transcribes half as many chunks of 10 s. A process, or each rank of two, computes
-with one thread. The ways:
+memory, greedily or with 5 beams, transcribes half as many chunks of 10 s, or describes an eighth as many clips of 8
+frames. A process, or each rank of two, computes with one thread. The models emulated-frames and emulated-clips have no
+weights: each stage sleeps for 50 ms a device batch, as if it had a device, and as many bytes are sent as the features
+of a BLIP-2 or of a Qwen3-VL-2B have. The ways:
 
 one process: the handler without stages. "2 threads" is the same with both cores, for comparison: two stages are for
     models that do not fit one device.
@@ -29,6 +31,7 @@ n * (e + w). All ways must give the same answers.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -40,12 +43,14 @@ import numpy as np
 from lib.command import add_json_option, command_parser, run_command
 from lib.recordings import long_recordings
 from lib.report import Report, Spread, publish, take_turns
-from lib.stage_runs import IN_PAIRS, Model, Plan, Variant, Way, started
+from lib.stage_runs import EMULATED_BYTES, IN_PAIRS, Model, Plan, Variant, Way, started
+from reelscribe.contract.clips import Clip
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.video import Video, VideoTask
 from servers.emulated import FRAME
 from servers.torchserve import ROOT
+from synthetic.event_clips import random_event_clip
 from synthetic.phrases import SAMPLE_RATE
 from transcripts.speech_model import Chunk
 
@@ -54,7 +59,14 @@ ALL: tuple[Way, ...] = ("alone", *WAYS)
 CHUNK_SECONDS = 10
 """The window of the demo speech model."""
 RECORDING_SECONDS = 320.0
-PER_ITEM: dict[Model, int] = {"captioner": 1, "captioner-beams": 1, "speech": CHUNK_SECONDS}
+PER_ITEM: dict[Model, int] = {
+    "captioner": 1,
+    "captioner-beams": 1,
+    "speech": CHUNK_SECONDS,
+    "clips": 1,
+    "emulated-frames": 1,
+    "emulated-clips": 1,
+}
 """Frames, or seconds of audio, in an item."""
 
 
@@ -71,6 +83,22 @@ def chunks(count: int) -> list[Chunk]:
     samples, length = (recording.samples / 32768).astype(np.float32), CHUNK_SECONDS * SAMPLE_RATE
     cut = [samples[at : at + length] for at in range(0, len(samples) - length + 1, length)]
     return [Chunk(each, TranscriptionOptions()) for each in islice(cycle(cut), count)]
+
+
+def clips(count: int) -> list[Clip]:
+    """Clips of 8 frames in which something happens."""
+    drawn = [random_event_clip(random.Random(seed)) for seed in range(16)]  # noqa: S311 - a seed, no secret
+    frames = [np.stack([np.asarray(clip.draw(k / 8, 160, 96)) for k in range(8)]) for clip in drawn]
+    return [Clip(each, [k / 2 for k in range(8)]) for each in islice(cycle(frames), count)]
+
+
+def items_of(model: Model, count: int) -> Any:
+    """The items of a model, of which `count` says how many frames there are."""
+    if model == "speech":
+        return chunks(count // 2)
+    if model == "clips":
+        return clips(count // 8)
+    return list(range(count)) if model in EMULATED_BYTES else frames(count)
 
 
 def measure(model: Model, batch: int, items: Sequence[Any], rounds: int, tables: Tables) -> None:
@@ -127,16 +155,15 @@ def main() -> None:
     """Print the tables."""
     parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", nargs="+", choices=tuple(PER_ITEM), default=list(PER_ITEM))
+    parser.add_argument("--models", nargs="+", choices=tuple(PER_ITEM), default=list(PER_ITEM)[:4])
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--items", type=int, default=512, help="frames; there are half as many chunks of audio")
+    parser.add_argument("--items", type=int, default=512, help="frames; other items are fewer")
     add_json_option(parser)
     arguments = parser.parse_args()
     tables = Tables.empty()
     for model in arguments.models:
-        items: Any = chunks(arguments.items // 2) if model == "speech" else frames(arguments.items)
         for batch in arguments.batches:
-            measure(model, batch, items, arguments.rounds, tables)
+            measure(model, batch, items_of(model, arguments.items), arguments.rounds, tables)
     publish([tables.alone, tables.ways, tables.targets], arguments.json)
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe._track_specs import ModelSpec
 from reelscribe._values import Results, SavedRecord
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
@@ -36,9 +37,10 @@ from reelscribe.results.escaping import escape_surrogates
 from reelscribe.run.driver import Run
 from reelscribe.run.in_memory import caption_frames, transcribe_samples
 from reelscribe.run.single_file import caption_file, describe_file, transcribe_file
-from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
-from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
+from reelscribe.run.tracks.medium import Options
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, find_servers
 
@@ -237,31 +239,36 @@ async def annotate_async(
     *,
     server: Server | str | None = None,
     captions: bool = True,
+    clips: bool = False,
     transcript: bool = True,
     model: str | None = None,
+    clip_model: str | None = None,
     speech_model: str | None = None,
     caption_options: CaptionOptions | None = None,
+    clip_options: ClipOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> Results[SavedRecord]:
-    """Caption and transcribe files and folders. The asynchronous form of `annotate`."""
-    if not (captions or transcript):
-        raise UsageError("annotate: expected captions or a transcript, got neither")
+    """Caption, describe and transcribe files and folders. The asynchronous form of `annotate`."""
+    if not (captions or clips or transcript):
+        raise UsageError("annotate: expected captions, clips or a transcript, got none of them")
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else _listed(sources)
     _check("out", out, (str, os.PathLike), None)
     _check("caption_options", caption_options, CaptionOptions, None)
+    _check("clip_options", clip_options, ClipOptions, None)
     _check("speech_options", speech_options, SpeechOptions, None)
     found = _found(server)
-    tracks: list[CaptionTrack | TranscriptTrack] = []
+    wanted: list[tuple[bool, str, str | None, Options]] = [
+        (captions, "model", model, caption_options or CaptionOptions()),
+        (clips, "clip_model", clip_model, clip_options or ClipOptions()),
+        (transcript, "speech_model", speech_model, speech_options or SpeechOptions()),
+    ]
     async with AsyncExitStack() as stack:
         folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
-        if captions:
-            name = await _name(found, model, CaptionerDescription)
-            captioner = await stack.enter_async_context(CaptionClient([found.server], name))
-            tracks.append(CaptionTrack(captioner, caption_options))
-        if transcript:
-            name = await _name(found, speech_model, SpeechDescription)
-            speech = await stack.enter_async_context(SpeechClient([found.server], name))
-            tracks.append(TranscriptTrack(speech, speech_options))
+        tracks = []
+        for is_wanted, argument, name, options in wanted:
+            _check(argument, name, str, None)
+            if is_wanted:
+                tracks.append(await (await ModelSpec(options, [found], name).resolved()).open(stack))
         done: list[str] = []
         thumbnails = None if out else 0  # nobody would see those in a temporary folder
         run = Run(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
@@ -275,13 +282,16 @@ def annotate(
     *,
     server: Server | str | None = None,
     captions: bool = True,
+    clips: bool = False,
     transcript: bool = True,
     model: str | None = None,
+    clip_model: str | None = None,
     speech_model: str | None = None,
     caption_options: CaptionOptions | None = None,
+    clip_options: ClipOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> Results[SavedRecord]:
-    """Caption and transcribe files and folders, as `reelscribe annotate` does.
+    """Caption, describe and transcribe files and folders, as `reelscribe annotate` does.
 
     All records are returned at once. For a whole library use `Run`, which passes on each record as it is written.
 
@@ -291,11 +301,15 @@ def annotate(
             interruption. By default nothing is kept.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
-        captions: Whether captions are made.
+        captions: Whether frames are captioned.
+        clips: Whether clips are described.
         transcript: Whether a transcript is made.
         model: Name of the captioner on the server; by default the only one that is served.
+        clip_model: Name of the clip model on the server; by default the only one that is served.
         speech_model: Name of the speech model on the server; by default the only one that is served.
         caption_options: Which frames to caption, and how; by default one frame a second.
+        clip_options: Where the clips are, how many frames and pixels of each are sent, and what the model is asked; by
+            default a clip for each shot.
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
@@ -313,10 +327,13 @@ def annotate(
             out,
             server=server,
             captions=captions,
+            clips=clips,
             transcript=transcript,
             model=model,
+            clip_model=clip_model,
             speech_model=speech_model,
             caption_options=caption_options,
+            clip_options=clip_options,
             speech_options=speech_options,
         )
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,9 +24,10 @@ from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription, ClipSta
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.fields import round_confidence
 from reelscribe.errors import PromptError, StartupError
-from runtime.generation import end_tokens, generate
+from runtime.generation import end_tokens
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,6 @@ class ClipSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stages != 1:
-            raise StartupError("YAML, handler, stages: expected 1 for a clip model, which runs on one GPU, got 2")
         names = ("fps", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels")
         for name in (*names, "resized_width", "resized_height"):
             value = getattr(self, name)
@@ -116,27 +115,29 @@ class Describer:
         dtype: The dtype of pixel values.
     """
 
-    def __init__(self, settings: ClipSettings, device: torch.device, counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClipSettings,
+        device: torch.device,
+        counters: Counters | None = None,
+        second_stage: SecondStage | None = None,
+    ) -> None:
         """Load the model, check its preprocessing, and describe a black clip.
 
         Args:
             settings: Which model, and how it generates.
             device: Where to load it.
             counters: Counts clips, frames and tokens.
+            second_stage: The language model of a Qwen3-VL in another process. By default, this process loads the whole
+                model.
 
         Raises:
-            StartupError: The model is of no known family, or its preprocessing cannot be reproduced here.
+            StartupError: The model is of no known family, its preprocessing cannot be reproduced here, or it cannot be
+                split into two stages.
         """
         self.settings, self._device = settings, device
         self._counters = counters or Counters()
-        config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
-        if config.model_type not in FAMILIES:
-            raise StartupError(
-                f"model {settings.model}: expected one of {', '.join(FAMILIES)}, got {config.model_type}; use another"
-                " model, or add its family to handlers/clips/families"
-            )
-        processor = read_settings(settings)
-        self.family: Family = FAMILIES[config.model_type](processor)
+        self.family = _family(settings)
         check_preprocessing(settings, self.family)
         self.budget = settings.budget(self.family.budget)
         self.dtype = settings.torch_dtype(device)
@@ -146,17 +147,22 @@ class Describer:
         self._template = chat_template(settings, self._tokenizer)
         vocabulary = self._tokenizer.get_vocab()
         self._image_id, self._video_id = vocabulary[self.family.image_token], vocabulary[self.family.video_token]
-        self.model = load_pretrained(AutoModelForImageTextToText, settings, device)
+        model_class = AutoModelForImageTextToText if second_stage is None else _stages(settings, self.family)[0]
+        self.model = load_pretrained(model_class, settings, device)
         self._ends = end_tokens(self.model.generation_config, settings.generation)
         # A model that cannot describe must not load, and no request should wait for lazy initialisation.
         size = self.budget.frame_size(self.budget.min_frames, 16 * self.budget.factor, 9 * self.budget.factor)
         frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
         times = [k / self.budget.fps for k in range(len(frames))]
         few = {"max_new_tokens": _WARM_UP_TOKENS, "min_new_tokens": None}
-        self._describe([Clip(frames, times)], {**settings.generation, **few})
+        warm_up = LocalSecondStage(partial(self.family.generate, self.model, {**settings.generation, **few}))
+        self._second_stage = second_stage or warm_up
+        self.describe([[Clip(frames, times)]])
+        if second_stage is None:
+            self._second_stage = LocalSecondStage(partial(self.family.generate, self.model, settings.generation))
 
     def describe(self, clips: list[Sequence[Clip]]) -> list[ClipDescription]:
-        """Describe clips.
+        """Describe clips: encode them, generate tokens, and decode these.
 
         Args:
             clips: The clips of one device batch, in slices of those of requests.
@@ -164,13 +170,18 @@ class Describer:
         Returns:
             Their descriptions, in order.
         """
-        return self._describe([clip for part in clips for clip in part], self.settings.generation)
+        return self.collect(self.submit(clips))
 
-    def _describe(self, clips: list[Clip], options: dict[str, Any]) -> list[ClipDescription]:
-        inputs = self.encode(clips)
-        generated = generate(self.model, options, inputs)
-        start = inputs["input_ids"].shape[1]
-        return self.decode([row[start:] for row in generated["tokens"]], generated["avg_logprobs"])
+    def submit(self, clips: list[Sequence[Clip]]) -> tuple[int, Any]:
+        """Encode clips, and submit them to the second stage; returns the handle for `collect`."""
+        inputs = self.encode([clip for part in clips for clip in part])
+        return inputs["input_ids"].shape[1], self._second_stage.submit(self.family.encode(self.model, inputs))
+
+    def collect(self, submitted: tuple[int, Any]) -> list[ClipDescription]:
+        """Wait until the second stage has made the tokens of clips, and decode them; returns the descriptions."""
+        prompt, pending = submitted
+        generated = self._second_stage.result(pending)
+        return self.decode([row[prompt:] for row in generated["tokens"]], generated["avg_logprobs"])
 
     def encode(self, clips: Sequence[Clip]) -> dict[str, Tensor]:
         """Make the inputs of `generate`.
@@ -292,3 +303,38 @@ class Describer:
 
 def _is_still(clip: Clip) -> bool:
     return len(clip.frames) == 1
+
+
+def load_second_stage(settings: ClipSettings, device: torch.device) -> StageFunction:
+    """Load the second stage of a model, its language model, onto `device`.
+
+    Returns:
+        The function that generates the tokens of descriptions with this model.
+
+    Raises:
+        StartupError: The model cannot be split into two stages.
+    """
+    family = _family(settings)
+    model = load_pretrained(_stages(settings, family)[1], settings, device)
+    return partial(family.generate, model, settings.generation)
+
+
+def _family(settings: ClipSettings) -> Family:
+    """The family of a model. Raises StartupError if it is of none that is known."""
+    model_type = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+    if model_type not in FAMILIES:
+        raise StartupError(
+            f"model {settings.model}: expected one of {', '.join(FAMILIES)}, got {model_type}; use another model, or"
+            " add its family to handlers/clips/families"
+        )
+    return FAMILIES[model_type](read_settings(settings))
+
+
+def _stages(settings: ClipSettings, family: Family) -> tuple[type[Any], type[Any]]:
+    """The classes of the two stages of a model. Raises StartupError if it cannot be split."""
+    if family.stages is None:
+        raise StartupError(
+            f"model {settings.model}: expected a Qwen3-VL where handler, stages is 2, got a {type(family).__name__};"
+            " build the archive without --stages"
+        )
+    return family.stages

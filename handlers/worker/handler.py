@@ -30,7 +30,7 @@ from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters, MetricsReporter
 from runtime.model_settings import Settings
 from runtime.second_stage import SecondStage, StageFunction
-from worker.request_batch import Context, RequestBatch, RequestReader, Row
+from worker.request_batch import Context, RequestBatch, RequestReader, Row, free_bodies
 
 logger = logging.getLogger(__name__)
 
@@ -232,6 +232,7 @@ class ModelHandler(ABC, Generic[Settings]):
             raise
         finally:
             self._metrics.report()
+            free_bodies(data)
 
 
 def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,6 +129,19 @@ def request_body(row: Row) -> bytes | bytearray:
             " bytes with Content-Type: application/octet-stream"
         )
     return shared_memory.resolve(body)
+
+
+def free_bodies(data: Sequence[Row]) -> None:
+    """Free the bodies of a call that has been answered.
+
+    TorchServe keeps them until it has received the next call, so a worker would have two calls in memory. A body that
+    something still refers to stays as it is.
+    """
+    for row in data:
+        body = row.get("body", row.get("data"))
+        if isinstance(body, bytearray):
+            with suppress(BufferError):
+                body.clear()
 
 
 def wrong_format(body: bytes | bytearray, expected: str) -> RequestError:

@@ -169,9 +169,9 @@ def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
     assert settings["torchrun"] == {"nproc-per-node": 2}
 
 
-def test_a_clip_model_has_one_stage(tmp_path, clip_model):
-    with pytest.raises(UsageError, match="stages: expected 1 for a clip handler"):
-        build("two", "clip", clip_model, tmp_path, stages=2, handlers=HANDLERS)
+def test_a_shot_model_has_one_stage(tmp_path):
+    with pytest.raises(UsageError, match="stages: expected 1 for a shot handler"):
+        build("two", "shot", save_transnetv2(tmp_path / "shots"), tmp_path, stages=2, handlers=HANDLERS)
 
 
 @pytest.mark.parametrize(

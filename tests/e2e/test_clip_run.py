@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import reelscribe
 from compare_with_truth import clips_with_descriptions
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
@@ -91,6 +92,17 @@ def test_a_posted_video_gets_the_fields_of_its_record_in_a_run(clips, tmp_path, 
         assert (status, answer) == (200, {name: record[name] for name in answer})
         assert {"media", "shots", "clips", "clip_failures"} <= {*answer}
         assert all(clip["frames"] <= 4 for clip in record["clips"] if "Max-Frames" in str(headers))
+
+
+def test_python_describes_clips_of_fewer_frames_and_pixels(clips, tmp_path):
+    server, video = reelscribe.Server(clips.url, clips.token), CLIPS / "events.mp4"
+    options = reelscribe.ClipOptions(max_frames=4, total_pixels=100_000)
+    (record,) = reelscribe.annotate(
+        video, tmp_path, server=server, captions=False, clips=True, transcript=False, clip_options=options
+    )
+    assert [clip.frames for clip in record.clips] == [4] * len(record.clips)
+    described = reelscribe.describe(video, server=server, options=options)
+    assert [clip.text for clip in described] == [clip.text for clip in record.clips]
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,6 @@ def test_a_clip_fits_a_request_however_long_it_is(clip_model, limit, size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stages": 2}, "stages: expected 1 for a clip model"),
         ({"fps": 0}, "fps: expected a number over 0"),
         ({"resized_width": 64}, "expected resized_width and resized_height together"),
     ],

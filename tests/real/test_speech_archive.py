@@ -1,11 +1,14 @@
 """Archives of whisper-tiny.en, from `reelscribe archive` to the transcripts of a worker and of a real TorchServe."""
 
+import asyncio
 import io
 import json
+import random
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import yaml
@@ -69,3 +72,24 @@ async def test_torchserve_transcribes_the_sentences(engine, server, sentences):
     answers = [await server.with_model(engine).post(saved(sentence)) for sentence in sentences]
     assert {status for status, _ in answers} == {200}
     assert wrong_words([json.loads(text)["text"] for _, text in answers], sentences) <= MOST_WRONG
+
+
+def long_recording(sentences: list[Sentence], seed: int) -> Sentence:
+    """A minute of sentences with pauses."""
+    rng = random.Random(seed)
+    spoken = [rng.choice(sentences) for _ in range(12)]
+    pauses = [np.zeros(round(rng.uniform(0.2, 1.2) * SAMPLE_RATE), np.float32) for _ in spoken]
+    samples = [part for sentence, pause in zip(spoken, pauses, strict=True) for part in (sentence.samples, pause)]
+    return Sentence(" ".join(sentence.text for sentence in spoken), np.concatenate(samples))
+
+
+async def test_recordings_that_are_read_at_once_have_the_words_of_each_alone(server, sentences):
+    recordings = [long_recording(sentences, seed) for seed in range(8)]
+    joining = server.with_model("ctranslate2")
+    alone = [await joining.post(saved(one)) for one in recordings]
+    together = await asyncio.gather(*(joining.post(saved(one)) for one in recordings))
+    assert {status for status, _ in [*alone, *together]} == {200}
+    wrong = [wrong_words([json.loads(text)["text"] for _, text in some], recordings) for some in (alone, together)]
+    words = sum(len(one.text.split()) for one in recordings)
+    assert abs(wrong[0] - wrong[1]) <= 0.001 * words
+    assert wrong[0] <= 0.06 * words

@@ -31,7 +31,11 @@ KINDS = ("caption", "speech", "clip", "shot")
 WEIGHTS_FOLDER = "weights"
 """The folder of bundled weights in an archive, which keeps them apart from the files of the handler."""
 
-_TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
+_TWO_STAGE_ARCHITECTURES = {
+    "caption": "Blip2ForConditionalGeneration",
+    "speech": "WhisperForConditionalGeneration",
+    "clip": "Qwen3VLForConditionalGeneration",
+}
 """The architecture that each kind of handler can run in two stages."""
 
 _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}

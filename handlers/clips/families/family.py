@@ -11,6 +11,8 @@ from torch import Tensor
 
 from clips.patches import Patching
 from reelscribe.contract.clips import Clip, ClipBudget
+from runtime.generation import generate
+from runtime.second_stage import TensorTree
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ def frame_rule(video: Mapping[str, Any], patching: Patching) -> dict[str, Any]:
 class Family(ABC):
     """A family of models: budget, patches, and the text that stands for frames in a prompt."""
 
+    stages: tuple[type[Any], type[Any]] | None = None
+    """The classes of transformers' models that hold the weights of the first and the second of two stages; None if the
+    family cannot be split. They have `encode` and `generate`."""
     patching: Patching
     """How frames are cut into patches."""
     budget: ClipBudget
@@ -72,3 +77,20 @@ class Family(ABC):
     def video_inputs(self, clips: Sequence[Clip]) -> dict[str, Tensor]:  # noqa: ARG002 - for those that have some
         """Return further inputs of the model for the clips of a batch that are no stills."""
         return {}
+
+    def encode(self, model: Any, inputs: TensorTree) -> TensorTree:  # noqa: ARG002 - for those that can be split
+        """Compute the part of the first stage with `model`, whole or that stage alone. By default, it is nothing."""
+        return inputs
+
+    def generate(self, model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
+        """Generate the tokens of descriptions.
+
+        Args:
+            model: The model, whole or its second stage.
+            options: Options of transformers' `generate`.
+            inputs: What `encode` returned.
+
+        Returns:
+            What `runtime.generation.generate` returns.
+        """
+        return generate(model, options, dict(inputs))

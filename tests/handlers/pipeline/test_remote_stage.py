@@ -1,6 +1,7 @@
 """Models in two stages: two real processes answer as one does, and end when either is lost."""
 
 import os
+import random
 import signal
 import threading
 from multiprocessing.connection import Connection
@@ -10,15 +11,19 @@ import pytest
 import torch
 
 import caption_handler
+import clip_handler
 import speech_handler
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
 from captions.families.blip2 import Blip2FirstStage, Blip2SecondStage
+from clip_handler import ClipHandler
+from clips.describer import ClipSettings
+from clips.families.qwen3_vl import Qwen3VLFirstStage, Qwen3VLSecondStage
 from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_link import StageLink
 from pipeline.stage_pair import join_pair
 from reelscribe import wire
-from reelscribe.contract.descriptions import CaptionerDescription, SpeechDescription, identity_of
+from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, SpeechDescription, identity_of
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import StageFailed, StartupError, WireError
@@ -28,14 +33,16 @@ from speech_handler import SpeechHandler
 from support.fake_context import FakeContext, parsed
 from support.patience import PATIENCE
 from support.stage_processes import Stages, running
-from support.tiny_models import save_blip, save_wav2vec2
+from support.tiny_models import save_blip, save_qwen2_5_vl, save_wav2vec2
 from support.videos import read
+from synthetic.event_clips import random_event_clip
 from synthetic.phrases import SAMPLE_RATE
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.torch_engine import WhisperFirstStage, WhisperSecondStage
 
 CPU = torch.device("cpu")
-HANDLERS = {"caption": caption_handler, "speech": speech_handler}
+HANDLERS = {"caption": caption_handler, "speech": speech_handler, "clip": clip_handler}
+DESCRIPTIONS = {"caption": CaptionerDescription, "speech": SpeechDescription, "clip": ClipModelDescription}
 
 
 def answer_calls(pipe: Connection, kind: str, settings: dict) -> None:
@@ -74,8 +81,7 @@ def answers_of_two_processes(kind: str, settings: dict, calls: list) -> list:
     assert answers == expected
     assert (described["stages"], described["devices"]) == (2, ["cpu", "cpu"])
     assert identity_of(described) == identity_of(alone)
-    read = CaptionerDescription.from_json if kind == "caption" else SpeechDescription.from_json
-    assert read(described).stages == 2
+    assert DESCRIPTIONS[kind].from_json(described).stages == 2
     return [answer for call in answers for answer in call]
 
 
@@ -103,6 +109,19 @@ def test_transcripts_equal_those_of_one_process(demo_speech, media, settings, te
     assert {answer["temperature"] for answer in several + others} == {temperature}
     assert len({answer["text"] for answer in several + others}) == 7
     assert several[0]["segments"][0]["words"]
+
+
+@pytest.mark.parametrize(("generation", "dtype"), [({"num_beams": 3}, "auto"), ({}, "bfloat16")])
+def test_descriptions_equal_those_of_one_process(clip_model, generation, dtype):
+    rng, bodies = random.Random(5), []
+    for count in (6, 4, 1, 8, 1, 5):  # two of them are stills
+        clip = random_event_clip(rng)
+        frames = np.stack([np.asarray(clip.draw(k / count, 160, 96)) for k in range(count)])
+        bodies.append({"frames": frames, "pts_seconds": [k / 2 for k in range(count)]} if count > 1 else frames[0])
+    options = {"max_new_tokens": 40, "do_sample": False, **generation}
+    settings = {"model": clip_model, "device_batch": 4, "dtype": dtype, "generation": options}
+    answers = answers_of_two_processes("clip", settings, [call(*bodies[:4]), call(*bodies[4:])])
+    assert len({answer["text"] for answer in answers}) == 6
 
 
 def join(stage_seconds: float = PATIENCE):
@@ -283,13 +302,14 @@ def test_a_result_that_does_not_arrive_in_time_ends_both():
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
 
 
-def test_each_stage_has_its_own_weights_and_no_others(demo_model, demo_speech):
+def test_each_stage_has_its_own_weights_and_no_others(demo_model, demo_speech, clip_model):
     def names(model: torch.nn.Module) -> set[str]:
         return {name for name, _ in model.named_parameters()}
 
     for encoder, writer, whole, weights in (
         (Blip2FirstStage, Blip2SecondStage, Blip2FirstStage.__base__, demo_model),
         (WhisperFirstStage, WhisperSecondStage, WhisperFirstStage.__base__, demo_speech),
+        (Qwen3VLFirstStage, Qwen3VLSecondStage, Qwen3VLFirstStage.__base__, clip_model),
     ):
         parts = [names(part.from_pretrained(weights)) for part in (encoder, writer)]
         assert parts[0] | parts[1] == names(whole.from_pretrained(weights))
@@ -297,12 +317,14 @@ def test_each_stage_has_its_own_weights_and_no_others(demo_model, demo_speech):
         assert all(parts)
 
 
-def test_models_that_have_no_two_stages_are_refused(tmp_path):
+def test_models_that_have_no_two_stages_are_refused(tmp_path, clip_model):
     blip, wav2vec2 = save_blip(tmp_path / "blip"), save_wav2vec2(tmp_path / "ctc", masked=True)
+    qwen2_5 = save_qwen2_5_vl(tmp_path / "qwen", clip_model)
     second = object()
     for handler, settings, reason in (
         (CaptionHandler(), CaptionSettings(blip, stages=2), "expected BLIP-2 .*, got blip;.* without --stages"),
         (SpeechHandler(), SpeechSettings(wav2vec2, stages=2), "expected Whisper.*, got Wav2Vec2ForCTC.* without --st"),
+        (ClipHandler(), ClipSettings(qwen2_5, stages=2), "expected a Qwen3-VL .*, got a Qwen25VL;.* without --st"),
     ):
         with pytest.raises(StartupError, match=reason):
             handler.load_second_stage(settings, CPU)
