@@ -1,14 +1,20 @@
 """Videos and recordings that are posted to the real server get the fields of their records in a run."""
 
 import asyncio
+import io
 import json
 import os
+import random
+import time
 from pathlib import Path
 
+import aiohttp
 import pytest
+import soundfile
 
 from support.odd_library import make_library
 from support.servers import RunningServer, read_records
+from synthetic.phrases import SAMPLE_RATE, recording
 
 FIELDS = {
     "captions": ("status", "error", "media", "captions", "caption_spans", "caption_failures"),
@@ -71,6 +77,23 @@ def test_transcripts_are_those_of_a_run(server, library, tmp_path):
     speech, words = server.with_model("speech"), {"X-Reelscribe-Word-Times": "true"}
     refused = asyncio.run(check(speech, read_records(tmp_path), FIELDS["speech"], **words))
     assert not {"spoken.mp4", "sound-only.mp4"} & {*refused}
+
+
+async def test_the_health_check_is_answered_while_long_files_are_read(server):
+    file = io.BytesIO()
+    soundfile.write(file, recording(random.Random(1), 60).samples, SAMPLE_RATE, format="FLAC")
+    speech, began, pings = server.with_model("speech"), time.monotonic(), []
+    async with aiohttp.ClientSession(headers=server.headers) as session:
+        answers = [asyncio.create_task(speech.post(file.getvalue())) for _ in range(8)]
+        while not all(answer.done() for answer in answers):
+            asked = time.monotonic()
+            async with session.get(f"{server.url}/ping") as response:
+                assert (response.status, await response.json()) == (200, {"status": "Healthy"})
+            pings.append(time.monotonic() - asked)
+            await asyncio.sleep(0)
+    assert {answer.result()[0] for answer in answers} == {200}
+    p99 = sorted(pings)[len(pings) * 99 // 100]
+    assert p99 < (time.monotonic() - began) / 10  # however fast the machine is: nobody waits for the files
 
 
 @pytest.mark.parametrize(
