@@ -195,12 +195,6 @@ async def send_like_the_blog(server: RunningServer, array: np.ndarray) -> str | 
         return caption_texts(await response.text())
 
 
-async def test_the_blogs_clients_of_single_frames(joining, media):
-    frames, truth = frames_with_captions(media, "same-480x270.mp4", 480, 270, 32)
-    assert joining.model == "blip2"
-    assert await asyncio.gather(*(send_like_the_blog(joining, frame) for frame in frames)) == truth
-
-
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize(
     ("name", "width", "height", "count"),
