@@ -49,8 +49,8 @@ _SIGNATURES = (
 """Formats that clients send by mistake: offset, the bytes at that offset, and the name for the error message."""
 
 THREAD_VALUES = 100_000
-"""Requests with fewer samples or pixels are decoded in the worker's own thread. That takes 1 to 3 ms; with threads, 8
-files of 1 to 2 s took 15 % longer than without (docs/performance.md)."""
+"""Stills and arrays with fewer pixels or samples are read in the worker's own thread. That takes 1 to 3 ms, less than a
+thread needs to wake up and take turns with the others."""
 
 _PLAIN = "text/plain"
 """Content type of bare texts."""

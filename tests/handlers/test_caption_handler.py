@@ -83,6 +83,21 @@ def test_describe_returns_what_a_client_needs(demo_model):
     assert description.device_batch == 7
 
 
+def test_a_body_is_freed_when_it_has_been_answered(demo_model):
+    context = FakeContext({"model": demo_model})
+    caption_handler.handle(None, context)
+    rows = [
+        {"body": bytearray(b"".join(wire.pack({"frames": np.zeros((2, 30, 40, 3), np.uint8)})))},
+        {"body": bytearray(pickle.dumps(np.zeros((30, 40, 3), np.uint8)))},
+        {"body": bytearray(b"no body")},
+    ]
+    first, second, _ = parsed(caption_handler.handle(rows, context))
+    assert len(first) == 2
+    assert second["text"]
+    assert context.statuses == {2: 400}
+    assert [row["body"] for row in rows] == [b"", b"", b""]
+
+
 def test_changed_weights_are_another_revision(blip, git):
     revisions = [Captioner(CaptionSettings(model), CPU).description(1, 120).revision for model in (blip, git, blip)]
     assert revisions[0] == revisions[2] != revisions[1]
