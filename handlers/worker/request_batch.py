@@ -292,5 +292,5 @@ def _to_plain(response: Any) -> str | None:
     """The bare text of a response, or a JSON list of texts for a list; None for a response without a text."""
     if isinstance(response, list):
         return json.dumps([each["text"] for each in response]) if all("text" in each for each in response) else None
-    text: str | None = response.get("text")
+    text: str | None = None if response.get("error") else response.get("text")  # a part must not look complete
     return text
