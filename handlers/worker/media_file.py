@@ -336,5 +336,5 @@ def _file_in_memory(body: bytes | bytearray) -> Iterator[str]:
         file.write(body)
         file.flush()
         # Of a file that nobody can change, a reader need not find out whether it does.
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
