@@ -1,7 +1,7 @@
 """The second stage of a model: the part that generates from what the first part encoded.
 
-Captioners and Whisper always submit what they encoded to a second stage and wait for its result. By default, that is
-`LocalSecondStage`, in the same process. With `stages: 2` in the YAML, it is `RemoteSecondStage` of
+Captioners, clip models and Whisper always submit what they encoded to a second stage and wait for its result. By
+default, that is `LocalSecondStage`, in the same process. With `stages: 2` in the YAML, it is `RemoteSecondStage` of
 pipeline/remote_stage.py, and the second stage has a process and a GPU of its own.
 """
 

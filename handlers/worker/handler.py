@@ -185,7 +185,7 @@ class ModelHandler(ABC, Generic[Settings]):
             context: TorchServe's context, which takes the headers and the status of each response.
 
         Returns:
-            The JSON of one response for each request, in order.
+            The text of one response for each request, in order.
         """
         start = time.monotonic()
         model = self._model

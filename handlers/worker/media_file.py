@@ -127,8 +127,6 @@ class CallLimits:
         """The time of the monotonic clock until when they may be decoded."""
         self.bytes_left = DECODED_BYTES
         """How many bytes more they may have when they are decoded."""
-        self.items = 0
-        """How many frames, clips or chunks have been decoded, which are as many as of a single file at most."""
 
 
 @dataclass(frozen=True)
@@ -307,18 +305,17 @@ class MediaFiles:
                     batches.append(batch)
                     items, size = items + len(batch.items), size + batch.nbytes
                     call.bytes_left -= batch.nbytes
-                    call.items += len(batch.items)
                     if items > most or size > DECODED_BYTES:
                         raise LimitExceeded(
                             f"file: at most {most} {medium.item}s with {DECODED_BYTES >> 20} MiB, got more; ask for"
                             " less of it, or use the client"
                         )
-                    if call.bytes_left < 0 or call.items > most:
+                    if call.bytes_left < 0:
                         raise CallFull("call: the files that were joined with this one hold too much; try again")
         except MediaError as failed:
             error = failed
         except BaseException:  # what is dropped leaves its room to the others
-            call.bytes_left, call.items = call.bytes_left + size, call.items - items
+            call.bytes_left += size
             raise
         batches.sort(key=lambda batch: (batch.first, batch.stop))  # several processes may have read portions of it
         return _Decoded(opened, batches, error)
