@@ -155,11 +155,9 @@ class Describer:
         frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
         times = [k / self.budget.fps for k in range(len(frames))]
         few = {"max_new_tokens": _WARM_UP_TOKENS, "min_new_tokens": None}
-        warm_up = LocalSecondStage(partial(self.family.generate, self.model, {**settings.generation, **few}))
-        self._second_stage = second_stage or warm_up
+        self._second_stage = second_stage or self._local_stage({**settings.generation, **few})
         self.describe([[Clip(frames, times)]])
-        if second_stage is None:
-            self._second_stage = LocalSecondStage(partial(self.family.generate, self.model, settings.generation))
+        self._second_stage = second_stage or self._local_stage(settings.generation)
 
     def describe(self, clips: list[Sequence[Clip]]) -> list[ClipDescription]:
         """Describe clips: encode them, generate tokens, and decode these.
@@ -285,6 +283,9 @@ class Describer:
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
             )
         )
+
+    def _local_stage(self, options: dict[str, Any]) -> LocalSecondStage:
+        return LocalSecondStage(partial(self.family.generate, self.model, options))
 
     def _pixels(self, clips: Sequence[Clip], values: str, grids: str) -> dict[str, Tensor]:
         patches = [self.family.patching(clip.frames, self._device, self.dtype) for clip in clips]

@@ -23,7 +23,7 @@ import soxr
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.errors import CallFull, LimitExceeded, SpeechError, kind_of
-from transcripts.speech_model import LANGUAGES_WITHOUT_SPACES, Chunk, Samples
+from transcripts.speech_model import Chunk, Samples, join_texts
 from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 
@@ -224,8 +224,7 @@ class SpeechOfFiles(FileKind):
         """Return the whole text, and the language of its first segment."""
         segments = fields["segments"]
         language = segments[0]["language"] if segments else None
-        space = "" if language in LANGUAGES_WITHOUT_SPACES else " "
-        return {"text": space.join(segment["text"] for segment in segments), "language": language}
+        return {"text": join_texts([segment["text"] for segment in segments], language), "language": language}
 
 
 def _options_in(headers: Headers) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTra
     with_text = [transcript for transcript in transcripts if transcript.text] or transcripts
     language = with_text[0].language
     return ChunkTranscript(
-        text=("" if language in LANGUAGES_WITHOUT_SPACES else " ").join(t.text for t in with_text),
+        text=join_texts([t.text for t in with_text], language),
         language=language,
         segments=tuple(_shifted(segment, start) for start, t in parts for segment in t.segments),
         no_speech_prob=_of_known(min, (t.no_speech_prob for t in transcripts)),
@@ -136,6 +136,11 @@ def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTra
         compression_ratio=_of_known(max, (t.compression_ratio for t in with_text)),
         temperature=_of_known(max, (t.temperature for t in with_text)),
     )
+
+
+def join_texts(texts: Sequence[str], language: str | None) -> str:
+    """Join texts that follow each other, with spaces where the language has them."""
+    return ("" if language in LANGUAGES_WITHOUT_SPACES else " ").join(texts)
 
 
 def round_seconds(value: float) -> float:
