@@ -21,7 +21,8 @@ import numpy as np
 from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
-from reelscribe.client.models import CaptionClient, ItemAnswer, Items, Operation
+from reelscribe.client.models import CaptionClient
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling

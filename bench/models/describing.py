@@ -58,7 +58,7 @@ from lib.report import Report, Spread, publish
 from lib.ways import Measured, Servers, Way, Work, columns, measure
 from peers.services import Service, serve_module
 from reelscribe.archive import build as archive
-from reelscribe.client.models import JOIN_CLIPS_SECONDS
+from reelscribe.client.operations import JOIN_CLIPS_SECONDS
 from servers.torchserve import CLIPS, CONFIG, HANDLERS, serve
 from synthetic.video_files import FRAMES_PER_SECOND, write_event_library
 

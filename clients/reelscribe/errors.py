@@ -204,12 +204,14 @@ class RequestRefused(ServerError):
         status: HTTP status of the response.
         message: The server's message.
         permanent: Whether the same request would be refused again.
+        retry_after: Seconds after which the server wants to be asked again; None if it does not say.
     """
 
-    def __init__(self, status: int, message: str, *, permanent: bool = False) -> None:
+    def __init__(self, status: int, message: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
         super().__init__(f"status {status}: {message}")
         self.status = status
         self.permanent = permanent
+        self.retry_after = retry_after
         self.kills_workers = False
         """True if several workers died while they computed this request; the balancer counts them and sets this."""
 

@@ -36,7 +36,7 @@ def test_a_damaged_key_file_is_named(tmp_path, content):
 def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
     result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
     assert result.exit_code == 2
-    assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr
+    assert "expected an address like http://127.0.0.1:8080, or like openai+http" in result.stderr
 
 
 def test_paths_are_utf_8_in_every_locale(tmp_path):

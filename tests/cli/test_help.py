@@ -55,7 +55,7 @@ def test_options_are_in_groups():
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
         *("Arguments:", "Output:", "Which sources:", "Which frames:", "Clips:", "Shots:", "Speech:"),
-        *("Server:", "Many machines:", "Speed:", "Options:"),
+        *("Server:", "Servers with OpenAI's API:", "Many machines:", "Speed:", "Options:"),
     ]
 
 
@@ -92,7 +92,9 @@ def complete(*words: str) -> list[str]:
 
 def test_bash_completes_commands_options_and_values():
     assert complete("reelscribe", "models", "un") == ["unregister"]
-    assert complete("reelscribe", "annotate", "--fra") == ["--frames", "--frames-per-request"]
+    assert complete("reelscribe", "annotate", "--fra") == [
+        *("--frames", "--frames-per-request", "--frame-format", "--frame-times", "--frame-prompt")
+    ]
     assert complete("reelscribe", "annotate", "a.mp4", "--resize", "e") == ["exact"]
 
 

@@ -12,7 +12,9 @@ from aiohttp import web
 
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
-from reelscribe.client.endpoint import Endpoint, Server
+from reelscribe.client.endpoint import Server
+from reelscribe.client.operations import Request, captioning
+from reelscribe.client.torchserve_endpoint import TorchServeEndpoint
 from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.shared_memory import MAGIC, SharedMemory, machine, resolve
@@ -32,6 +34,10 @@ from support.sending import FRAMES
 BODY = wire.pack({"frames": FRAMES})
 
 
+def asked(frames=FRAMES):
+    return Request(captioning(None), frames)
+
+
 @pytest_asyncio.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
@@ -45,7 +51,7 @@ async def server() -> AsyncIterator[FakeTorchServe]:
 
 
 def endpoint_of(server, session, credentials=None, *, request_seconds=None):
-    return Endpoint(
+    return TorchServeEndpoint(
         Server(server.url, credentials),
         "captioner",
         session,
@@ -63,7 +69,7 @@ async def test_a_description_has_the_number_of_workers(server, session):
 
 
 async def test_an_address_may_end_in_a_slash(server, session):
-    endpoint = Endpoint(
+    endpoint = TorchServeEndpoint(
         Server(server.url + "/"), "captioner", session, CaptionerDescription.from_json, request_seconds=None
     )
     assert endpoint.url == f"{server.url}/predictions/captioner"
@@ -81,15 +87,15 @@ async def test_requests_are_outstanding_until_they_are_answered_or_fail(server, 
         return await captions(request)
 
     server.answer = answer
-    await endpoint.predict(BODY)
+    await endpoint.predict(asked())
     with pytest.raises(ServerUnreachable, match="is the server running"):
-        await endpoint.predict(BODY)
+        await endpoint.predict(asked())
     assert counted == [1, 1]
     assert endpoint.outstanding == 0
 
 
 async def test_without_a_key_no_token_is_sent(server, session):
-    await endpoint_of(server, session).predict(BODY)
+    await endpoint_of(server, session).predict(asked())
     assert "Authorization" not in server.received[0].headers
 
 
@@ -114,7 +120,7 @@ async def test_a_request_is_refused_for_now_or_for_good(server, session, answer,
 
     server.answer = respond
     with pytest.raises(RequestRefused) as error:
-        await endpoint_of(server, session).predict(BODY)
+        await endpoint_of(server, session).predict(asked())
     assert (str(error.value), error.value.permanent, error.value.kills_workers) == (message, final, False)
 
 
@@ -128,7 +134,7 @@ async def test_access_is_refused_with_advice(server, session, status, temporary,
 
     server.answer = respond
     with pytest.raises(AccessRefused, match=advice) as error:
-        await endpoint_of(server, session).predict(BODY)
+        await endpoint_of(server, session).predict(asked())
     assert error.value.temporary == temporary
 
 
@@ -144,7 +150,7 @@ async def test_a_response_that_is_not_json_is_an_error(server, session):
 
     server.answer = respond
     with pytest.raises(ServerError, match="expected JSON, got 'a star'"):
-        await endpoint_of(server, session).predict(BODY)
+        await endpoint_of(server, session).predict(asked())
 
 
 async def test_all_requests_that_were_refused_together_see_the_new_key(server, session, tmp_path):
@@ -152,11 +158,11 @@ async def test_all_requests_that_were_refused_together_see_the_new_key(server, s
     endpoint = endpoint_of(server, session, Credentials(key_file))
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.predict(BODY)
+        await endpoint.predict(asked())
     assert not endpoint.reload_key()
     write_key_file(key_file, "new")
     assert [endpoint.reload_key() for _ in range(3)] == [True] * 3
-    assert (await endpoint.predict(BODY)).value[7]["text"] == "frame 7"
+    assert (await endpoint.predict(asked())).answers[7].text == "frame 7"
 
 
 async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):
@@ -164,7 +170,7 @@ async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, sessio
     endpoint = endpoint_of(server, session, Credentials(key_file))
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.predict(BODY)
+        await endpoint.predict(asked())
     key_file.unlink()
     assert not endpoint.reload_key()
 
@@ -173,7 +179,7 @@ async def test_a_key_without_a_file_never_changes(server, session):
     server.key = "new"
     endpoint = endpoint_of(server, session, "old")
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.predict(BODY)
+        await endpoint.predict(asked())
     assert not endpoint.reload_key()
 
 
@@ -187,7 +193,7 @@ def memory():
 def in_memory(memory, count=2):
     frames = np.ndarray((count, 40, 30, 3), np.uint8, memory.view)
     frames[:] = np.arange(count, dtype=np.uint8).reshape(count, 1, 1, 1)
-    return wire.pack({"frames": frames})
+    return frames
 
 
 async def read_there(received):
@@ -207,10 +213,10 @@ async def test_a_server_on_this_machine_is_told_where_the_frames_are(server, ses
     endpoint = endpoint_of(server, session)
     endpoint.memories = [memory]
     await endpoint.describe()
-    answer = await endpoint.predict(in_memory(memory))
-    assert [each["text"] for each in answer.value] == ["frame 0", "frame 1"]
+    answer = await endpoint.predict(asked(in_memory(memory)))
+    assert [each.text for each in answer.answers] == ["frame 0", "frame 1"]
     assert len(server.received[0].body) < 400
-    await endpoint.predict(BODY)  # its frames are elsewhere
+    await endpoint.predict(asked())  # its frames are elsewhere
     assert server.received[1].body == b"".join(map(bytes, BODY))
 
 
@@ -221,7 +227,7 @@ async def test_a_server_elsewhere_gets_the_frames(server, session, memory, name,
     endpoint = endpoint_of(server, session)
     endpoint.memories = [memory]
     await endpoint.describe()
-    await endpoint.predict(in_memory(memory))
+    await endpoint.predict(asked(in_memory(memory)))
     assert len(server.received[0].frames) == 2
 
 
@@ -231,6 +237,6 @@ async def test_a_server_that_cannot_read_the_memory_gets_the_frames_and_is_asked
     endpoint.memories = [memory]
     await endpoint.describe()
     for _ in range(2):
-        assert len((await endpoint.predict(in_memory(memory))).value) == 2
+        assert len((await endpoint.predict(asked(in_memory(memory)))).answers) == 2
     assert [each.body.startswith(MAGIC) for each in server.received] == [True, False, False]
     assert "so frames are sent" in caplog.text

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reelscribe.client.joining import JoinedRequests
-from reelscribe.client.models import captioning, transcribing
+from reelscribe.client.operations import captioning, transcribing
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, ServerUnreachable
 from support.fake_torchserve import SPEECH, FakeTorchServe, Gate, refused, transcript, transcripts, worker_died

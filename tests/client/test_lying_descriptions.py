@@ -48,7 +48,7 @@ SPEECH_LIES = {
     "sample_rate": [0, -16_000, 10**12, 16_000.5, "16000"],
     "chunk_seconds": [0, -30, 1e300, math.inf, "30", 1e7],
     "max_chunks": [0, None],
-    "languages": ["en", [7], None],
+    "languages": ["en", [7]],
     "language": [7],
     "word_times": [1, "yes"],
 }

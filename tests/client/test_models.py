@@ -250,7 +250,7 @@ async def test_answers_say_where_the_time_went():
         await client.caption(FRAMES)
         await client.caption(FRAMES)
     computed, queued = answered
-    assert [caption["text"] for caption in computed.value] == [f"frame {name}" for name in range(8)]
+    assert [caption.text for caption in computed.answers] == [f"frame {name}" for name in range(8)]
     assert (computed.compute_seconds, computed.queue_seconds) == (1000.5, 0)
     assert computed.network_seconds > 0
     assert queued.compute_seconds == 0

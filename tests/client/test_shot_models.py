@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from reelscribe.client.endpoint import Server
-from reelscribe.client.models import ModelClient, finding_shots
+from reelscribe.client.models import ModelClient
+from reelscribe.client.operations import finding_shots
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.shots import WindowAnswer, Windowing
 from reelscribe.errors import ServerError

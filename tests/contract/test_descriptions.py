@@ -44,7 +44,6 @@ def test_a_description_is_the_same_after_it_was_sent(description):
         (CaptionerDescription, {**CAPTIONER_JSON, "frame": {"width": 1, "height": 1, "resample": "magic"}}),
         (CaptionerDescription, {**CAPTIONER_JSON, "frame": {"factor": 28, "width": 1, "height": 1}}),
         *((SpeechDescription, value) for value in (None, [], "text", 5, {}, {"languages": [], "tasks": []})),
-        (SpeechDescription, {**SPEECH_JSON, "languages": None}),
         (SpeechDescription, {**SPEECH_JSON, "tasks": 5}),
         (SpeechDescription, {**SPEECH_JSON, "frame": {"width": 8, "height": 8}}),
     ],

@@ -174,7 +174,7 @@ async def test_shots_that_an_interrupted_run_has_found_are_not_looked_for_again(
 
 
 async def test_the_last_request_of_a_run_does_not_wait_for_more_clips(video, out, monkeypatch):
-    monkeypatch.setattr("reelscribe.client.models.JOIN_CLIPS_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr("reelscribe.client.operations.JOIN_CLIPS_SECONDS", 10 * PATIENCE)
     async with clip_server() as server, asyncio.timeout(PATIENCE):
         await describe(out, [video], server)
         assert sent(server) == [*NAMES]

@@ -19,7 +19,8 @@ from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
-from reelscribe.client.models import CaptionClient, ItemAnswer, Items, Operation
+from reelscribe.client.models import CaptionClient
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract import shared_memory
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.shared_memory import SharedMemory

@@ -17,7 +17,8 @@ from peers.outcome import Recorder
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
-from reelscribe.client.models import ClipClient, ItemAnswer, Items, Operation
+from reelscribe.client.models import ClipClient
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.outcomes import DescribedClip
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import RequestRefused

@@ -24,9 +24,13 @@ from reelscribe.cli.options.run import Cues, RunOptions, one_of
 from reelscribe.cli.options.servers import (
     CaptionModel,
     ClipModel,
+    ModelRevision,
+    OpenAIOptions,
     ServerOptions,
     SpeechModel,
     TranscribingModel,
+    check_used,
+    openai_settings,
     server_option,
 )
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
@@ -51,14 +55,15 @@ def caption(
     clips: ClipOptions,
     video: VideoOptions,
     servers: ServerOptions,
+    openai: OpenAIOptions,
     cluster: ClusterOptions,
     model: CaptionModel = None,
 ) -> None:
     """Caption frames or describe clips of videos; write one JSON line for each source to OUT/annotations.jsonl.
 
     A captioner captions one frame a second, unless an option chooses others. A video-language model describes a clip
-    for each shot; use --clips if both are served. Results of earlier runs into OUT are used again. Ctrl-C finishes and
-    saves the requests in flight; a second Ctrl-C stops at once.
+    for each shot; use --clips if both are served, and for clips with a model behind OpenAI's API. Results of earlier
+    runs into OUT are used again. Ctrl-C finishes and saves the requests in flight; a second Ctrl-C stops at once.
 
     Exit status: 0 if all sources succeeded; 3 if some sources failed (their records hold the reason); 1 if the run
     could not start or ended early; 2 if an option is wrong; 130 if it was interrupted. After 1 or 130, run the same
@@ -67,7 +72,9 @@ def caption(
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec, PictureSpec
 
-        found, in_flight = cluster.servers(servers), servers.requests_in_flight
+        settings, in_flight = openai.settings(), servers.requests_in_flight
+        found = cluster.servers(servers, openai=settings)
+        check_used(found, settings)
         of_clips = ModelSpec(clips.clip_options(run, video, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, video), found, model, in_flight)
         track = of_clips if clips.wanted else PictureSpec(of_frames, of_clips)
@@ -81,6 +88,7 @@ def transcribe(
     servers: ServerOptions,
     cluster: ClusterOptions,
     model: TranscribingModel = None,
+    model_revision: ModelRevision = None,
 ) -> None:
     """Transcribe the speech in videos and recordings; write one JSON line for each source to OUT/annotations.jsonl.
 
@@ -91,7 +99,9 @@ def transcribe(
         from reelscribe._track_specs import ModelSpec
 
         options = audio.speech_options(run)
-        found = cluster.servers(servers)
+        settings = openai_settings(revision=model_revision)
+        found = cluster.servers(servers, openai=settings)
+        check_used(found, settings)
         run_command(run, cluster, None, [ModelSpec(options, found, model, servers.requests_in_flight)])
 
 
@@ -103,6 +113,7 @@ def annotate(
     video: VideoOptions,
     audio: AudioOptions,
     servers: ServerOptions,
+    openai: OpenAIOptions,
     cluster: ClusterOptions,
     model: CaptionModel = None,
     clip_model: ClipModel = None,
@@ -130,12 +141,16 @@ def annotate(
         from reelscribe.server.server_discovery import find_servers
 
         caption_options, speech_options = frames.caption_options(run, video), audio.speech_options(run)
-        caption_servers = cluster.servers(servers, speech_server)
+        settings = openai.settings()
+        caption_servers = cluster.servers(servers, speech_server, settings)
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
         speech_servers = (
-            find_servers(speech_server, speech_key_file, find_keys=False) if speech_server else caption_servers
+            find_servers(speech_server, speech_key_file, find_keys=False, openai=settings)
+            if speech_server
+            else caption_servers
         )
+        check_used([*caption_servers, *speech_servers], settings)
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(speech_options, speech_servers, speech_model, in_flight)]
         if clips.wanted or clip_model:

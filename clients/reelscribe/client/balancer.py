@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -13,11 +13,13 @@ from typing import Any, Generic
 import aiohttp
 import stamina
 
-from reelscribe import wire
 from reelscribe._tasks import cancel_all
-from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
+from reelscribe.client.endpoint import BUSY, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.http_session import open_session
 from reelscribe.client.in_flight import InFlight, Permit
+from reelscribe.client.openai_endpoint import OpenAIEndpoint
+from reelscribe.client.operations import Request
+from reelscribe.client.torchserve_endpoint import TorchServeEndpoint
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, printable
 
@@ -56,7 +58,7 @@ class Balancer(Generic[Description]):
         self,
         servers: Sequence[Server],
         model: str,
-        read_description: Callable[[Any], Description],
+        description_type: type[Description],
         *,
         requests_in_flight: int,
         request_seconds: float | None,
@@ -67,7 +69,7 @@ class Balancer(Generic[Description]):
         Args:
             servers: The servers; at least one.
             model: Name that the model has on all of them.
-            read_description: Parses the model's description; raises ServerError for another kind of model.
+            description_type: The description of this kind of model.
             requests_in_flight: Limit on the number of requests in flight.
             request_seconds: Timeout of a request in seconds, or None; see `Endpoint`.
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
@@ -75,7 +77,7 @@ class Balancer(Generic[Description]):
         # Connections have no limit of their own, because requests in flight have one.
         self._session = open_session(aiohttp.TCPConnector(limit=0))
         self._endpoints = [
-            Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
+            endpoint_of(server, model, self._session, description_type, request_seconds=request_seconds)
             for server in servers
         ]
         self.memories: list[SharedMemory] = []
@@ -117,8 +119,7 @@ class Balancer(Generic[Description]):
         for endpoint, outage in outages:
             self._leave_out(endpoint, outage)
         merged = type(descriptions[0]).merge(descriptions)
-        # At first, each worker computes one request while another one waits in the queue.
-        self._in_flight.set_initial_limit(2 * merged.workers)
+        self._in_flight.set_initial_limit(merged.requests_for_each_worker(merged.most_items) * merged.workers)
         return merged
 
     @property
@@ -150,12 +151,11 @@ class Balancer(Generic[Description]):
         self._in_flight.stop_waiting()
         self._recovered.set()
 
-    async def send(self, body: list[wire.Segment], items: int, permit: Permit | None = None) -> Answer:
+    async def send(self, request: Request[Any, Any], permit: Permit | None = None) -> Answer:
         """Send a request, and retry it while it may succeed later. It counts as one request in flight all the time.
 
         Args:
-            body: The packed request.
-            items: Number of frames or chunks in the request.
+            request: The request.
             permit: A permit that the caller holds; None to wait for one.
 
         Returns:
@@ -164,14 +164,14 @@ class Balancer(Generic[Description]):
         Raises:
             RequestRefused: The request was refused, and a retry does not help. It has `kills_workers` if
                 several workers died while they computed it.
-            ServerError: No server can be used, or the response is not JSON.
+            ServerError: No server can be used, or the response is malformed.
         """
         with nullcontext() if permit else await self._in_flight.acquire():
-            answer = await self._send_with_retries(body)
-            self._in_flight.answered(items)
+            answer = await self._send_with_retries(request)
+            self._in_flight.answered(len(request.items))
             return answer
 
-    async def _send_with_retries(self, body: list[wire.Segment]) -> Answer:
+    async def _send_with_retries(self, request: Request[Any, Any]) -> Answer:
         deaths = 0
         refused_by: Endpoint[Description] | None = None
         async for attempt in stamina.retry_context(
@@ -181,10 +181,10 @@ class Balancer(Generic[Description]):
                 endpoint = await self._least_loaded(refused_by)
                 self.retries += attempt.num > 1
                 try:
-                    answer = await endpoint.predict(body)
+                    answer = await endpoint.predict(request)
                 except RequestRefused as refusal:
                     refused_by = endpoint
-                    if refusal.status == QUEUE_FULL:
+                    if refusal.status in BUSY:
                         self._in_flight.refused()
                     if refusal.status in WORKER_DIED and not refusal.permanent:
                         deaths += 1
@@ -203,9 +203,12 @@ class Balancer(Generic[Description]):
         self._last_death = None
         return answer
 
-    def _may_succeed_later(self, error: Exception) -> bool:
+    def _may_succeed_later(self, error: Exception) -> bool | float:
+        """Return whether to try again, or after how many seconds if the server has said so."""
         if isinstance(error, RequestRefused):
-            return error.status in TRANSIENT and not error.permanent and not error.kills_workers
+            if error.permanent or error.kills_workers or (error.retry_after and not self._waits_for_servers):
+                return False
+            return error.retry_after or True
         if isinstance(error, AccessRefused):
             return error.temporary and self._waits_for_servers
         return isinstance(error, ServerUnreachable) and self._waits_for_servers
@@ -268,7 +271,7 @@ async def _describe(endpoint: Endpoint[Any]) -> None:
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, RequestRefused) and error.status in TRANSIENT and not error.permanent
+    return isinstance(error, RequestRefused) and not error.permanent
 
 
 def _check_same_model(descriptions: Sequence[Description]) -> None:
@@ -280,3 +283,17 @@ def _check_same_model(descriptions: Sequence[Description]) -> None:
                 f"servers: expected the same model on all, got {printable(first.name)} {printable(first.revision)}"
                 f" and {printable(other.name)} {printable(other.revision)}, or other settings of it"
             )
+
+
+def endpoint_of(
+    server: Server,
+    model: str,
+    session: aiohttp.ClientSession,
+    description_type: type[Description],
+    *,
+    request_seconds: float | None = None,
+) -> Endpoint[Description]:
+    """Return an endpoint that speaks the protocol of a server; see `Endpoint` and its children."""
+    if server.speaks_openai:
+        return OpenAIEndpoint(server, model, session, description_type, request_seconds=request_seconds)
+    return TorchServeEndpoint(server, model, session, description_type.from_json, request_seconds=request_seconds)

@@ -1,4 +1,7 @@
-"""The token for an API of a TorchServe, read from the server's key file and renewed before it expires."""
+"""The token for an API of a TorchServe, read from the server's key file and renewed before it expires.
+
+The key for a server with OpenAI's API is read from a file that has nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import aiohttp
 
@@ -33,6 +36,9 @@ class Credentials:
     The file may be a copy of the server's file. If it is replaced, the new token is used. If the management address is
     given and the file is the server's own, the token is renewed before it expires.
     """
+
+    expected: ClassVar[str] = "the key_file.json of a TorchServe"
+    """What the file should be, for error messages."""
 
     def __init__(
         self,
@@ -80,13 +86,13 @@ class Credentials:
             UsageError: The file is not a key file any more. The token from the last reading is kept.
         """
         try:
-            keys = json.loads(self._path.read_text())
+            keys = self._read(self._path.read_text())
             if "key" not in keys.get(self._api, {}):
                 raise ValueError(f"it has no {self._api} key")
             changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))
             renew_at = self._next_renewal(keys)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"key file {self._path}: expected the key_file.json of a TorchServe: {error}") from None
+            raise UsageError(f"key file {self._path}: expected {self.expected}: {error}") from None
         self._keys = keys
         if changed:
             self._renew_at = renew_at
@@ -128,6 +134,11 @@ class Credentials:
             await ask(session, "GET", url, headers=headers, limits=RENEWAL_TIMEOUT)
             self.reload()
 
+    def _read(self, text: str) -> Mapping[str, Any]:
+        """Parse the text of the file; raises ValueError for another one."""
+        keys: Mapping[str, Any] = json.loads(text)
+        return keys
+
     def _next_renewal(self, keys: Mapping[str, Any]) -> float:
         """Return the Unix time at which the token should be renewed, in seconds; infinity for never."""
         expires = keys[self._api].get("expiration time")
@@ -135,3 +146,19 @@ class Credentials:
             return float("inf")
         end = datetime.fromisoformat(expires).timestamp()
         return max(end - RENEW_SECONDS, (time.time() + end) / 2)
+
+
+class ApiKey(Credentials):
+    """The key for a server with OpenAI's API, from a file that has nothing else. It is not renewed."""
+
+    expected = "one line with the key of a server with OpenAI's API"
+
+    def __init__(self, key_file: str | os.PathLike[str]) -> None:
+        """Read the file; raises UsageError as `Credentials` does."""
+        super().__init__(key_file)
+
+    def _read(self, text: str) -> Mapping[str, Any]:
+        key = text.strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError("it is empty, or has spaces or other characters that no key has")
+        return {self._api: {"key": key}}

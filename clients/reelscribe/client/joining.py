@@ -18,7 +18,8 @@ from typing import Any, Generic
 
 from reelscribe._tasks import cancel_all
 from reelscribe.client.in_flight import Permit
-from reelscribe.client.models import ItemAnswer, Items, ModelClient, Operation
+from reelscribe.client.models import ModelClient
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.errors import RequestRefused, ServerUnreachable
 
 

@@ -1,194 +1,33 @@
-"""Clients of captioners, speech models, clip models and shot models, which return an answer or an error for each item.
+"""Clients of captioners, speech models and clip models, which return an answer or an error for each item.
 
-An operation has everything in which kinds of requests differ: it packs items into the body of a request, parses the
-answers, and joins the items of several sources. `ModelClient` sends it, and `joining.py` forms requests of it. Items
-are an array of frames, or a sequence.
+`request` of `ModelClient` sends any operation; the clients below it have a method for theirs.
 """
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Self
 
-import numpy as np
-
-from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
-from reelscribe.contract.clips import Clip, ClipDescription
-from reelscribe.contract.descriptions import (
-    CaptionerDescription,
-    ClipModelDescription,
-    ShotModelDescription,
-    SpeechDescription,
+from reelscribe.client.operations import (
+    ItemAnswer,
+    Items,
+    Operation,
+    Request,
+    captioning,
+    describing_clips,
+    transcribing,
 )
-from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
+from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, SpeechDescription
+from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.shared_memory import SharedMemory
-from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, brief
-
-JOIN_SECONDS = 0.05
-"""Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
-their items are answered, requests are full before that. Where decoding is slower, the server is idle anyway."""
-
-JOIN_CLIPS_SECONDS = 0.5
-"""The same for clips. They are decoded and described some ten times as slowly as frames, so it takes longer until they
-fill a request; but a device batch of many clips takes little longer than one of 2."""
-
-Items = TypeVar("Items", bound="_Items")
-"""The items of a request."""
-ItemAnswer = TypeVar("ItemAnswer")
-"""The answer to an item."""
-
-
-class _Items(Protocol):
-    """An array of frames or windows, or a sequence of chunks or clips."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: slice, /) -> Self: ...
-
-
-@dataclass(frozen=True)
-class Operation(Generic[Items, ItemAnswer]):
-    """A kind of request to a model."""
-
-    pack: Callable[[Items], list[wire.Segment]]
-    """Packs items into the body of a request."""
-    parse: Callable[[Any, int], list[ItemAnswer]]
-    """Parses the JSON of a response to a request with this many items; raises TypeError, KeyError or ValueError for
-    JSON that is not such a response."""
-    nbytes: Callable[[Items], int]
-    """Returns the size of items, in bytes."""
-    join: Callable[[Sequence[Items]], Items]
-    """Returns the items of several batches as those of one."""
-    probe: Items
-    """A single item that every working model answers."""
-    probe_name: str
-    """Name of the probe in error messages."""
-    group: Callable[[Items], object] = lambda _: None
-    """Returns a value that is equal for batches that can be joined."""
-    join_seconds: float = JOIN_SECONDS
-    """Time for which a request that is not full waits for more to join it, in seconds."""
-
-
-def captioning(description: CaptionerDescription | None) -> Operation[FrameArray, FrameCaption]:
-    """Return the operation that captions frames, (N, height, width, 3) uint8 RGB.
-
-    Args:
-        description: The captioner; None before it is known.
-    """
-    size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
-    return Operation(
-        pack=lambda frames: wire.pack({"frames": frames}),
-        parse=_parse_captions,
-        nbytes=lambda frames: frames.nbytes,
-        join=np.concatenate,
-        probe=np.zeros((1, size.height, size.width, 3), np.uint8),
-        probe_name="a black frame",
-        group=lambda frames: frames.shape[1:],
-    )
-
-
-def transcribing(
-    description: SpeechDescription | None, sample_rate: int, options: TranscriptionOptions | None
-) -> Operation[Sequence[SampleArray], ChunkTranscript]:
-    """Return the operation that transcribes chunks, (samples,) int16 mono each.
-
-    Args:
-        description: The speech model; None before it is known.
-        sample_rate: Sample rate of the chunks, in Hz.
-        options: Language, task and word times; None for the model's own settings.
-    """
-    settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
-    languages: set[str | None] | None = None
-    if description:
-        languages = {*description.languages, description.language, options.language if options else None, None}
-
-    def parse(value: Any, count: int) -> list[ChunkTranscript]:
-        transcripts = [ChunkTranscript.from_json(each) for each in _list_of(count, "transcripts", value)]
-        for transcript in transcripts:
-            if languages is not None and transcript.language not in languages:
-                raise ValueError(
-                    f"language: expected one that the model has described, not {brief(transcript.language)}"
-                )
-        return transcripts
-
-    silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
-    return Operation(
-        pack=lambda chunks: wire.pack({**settings, "chunks": list(chunks)}),
-        parse=parse,
-        nbytes=lambda chunks: sum(chunk.nbytes for chunk in chunks),
-        join=_concatenated,
-        probe=silence,
-        probe_name="a second of silence",
-    )
-
-
-def describing_clips(description: ClipModelDescription | None) -> Operation[Sequence[Clip], ClipDescription]:
-    """Return the operation that describes clips.
-
-    Args:
-        description: The clip model; None before it is known.
-    """
-    size = description.budget.frame_size(4, 224, 224) if description else InputSize(224, 224)
-    black: Sequence[Clip] = [Clip(np.zeros((4, size.height, size.width, 3), np.uint8), [0.0, 0.5, 1.0, 1.5])]
-    return Operation(
-        pack=_pack_clips,
-        parse=lambda value, count: [ClipDescription.from_json(each) for each in _list_of(count, "descriptions", value)],
-        nbytes=lambda clips: sum(clip.frames.nbytes for clip in clips),
-        join=_concatenated,
-        probe=black,
-        probe_name="a black clip",
-        join_seconds=JOIN_CLIPS_SECONDS,
-    )
-
-
-def finding_shots(description: ShotModelDescription) -> Operation[WindowArray, WindowAnswer]:
-    """Return the operation that looks at windows of frames, (N, T, height, width, 3) uint8 RGB.
-
-    Args:
-        description: The shot model.
-    """
-    windowing = description.windowing
-
-    def parse(value: Any, count: int) -> list[WindowAnswer]:
-        return [WindowAnswer.from_json(each, windowing.frames) for each in _list_of(count, "windows", value)]
-
-    return Operation(
-        pack=lambda windows: wire.pack({"windows": windows}),
-        parse=parse,
-        nbytes=lambda windows: windows.nbytes,
-        join=np.concatenate,
-        probe=np.zeros((1, windowing.frames, windowing.height, windowing.width, 3), np.uint8),
-        probe_name="a black window",
-    )
-
-
-def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
-    return [FrameCaption.from_json(each) for each in _list_of(count, 'captions with "text" and "avg_logprob"', value)]
-
-
-def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
-    trees: list[Any] = [clip.to_wire() for clip in clips]
-    return wire.pack({"clips": trees})
-
-
-def _concatenated(batches: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    return [item for batch in batches for item in batch]
-
-
-def _list_of(count: int, answers: str, value: Any) -> list[Any]:
-    """Return the answers to a request; raise ValueError unless there is one for each of its items."""
-    if not isinstance(value, list) or len(value) != count:
-        raise ValueError(f"expected a list of {count} {answers}")
-    return value
+from reelscribe.errors import NothingAnswered, RequestRefused
 
 
 class ModelClient(Generic[Description]):
@@ -232,7 +71,7 @@ class ModelClient(Generic[Description]):
         self._balancer = Balancer(
             servers,
             model,
-            self.description_type.from_json,
+            self.description_type,
             requests_in_flight=requests_in_flight,
             request_seconds=request_seconds,
             outage_seconds=outage_seconds,
@@ -359,13 +198,9 @@ class ModelClient(Generic[Description]):
     async def _send(
         self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None
     ) -> list[ItemAnswer]:
-        answer = await self._balancer.send(operation.pack(items), len(items), permit)
-        try:
-            answers = operation.parse(answer.value, len(items))
-        except (TypeError, KeyError, ValueError) as error:
-            raise ServerError(f"answer of {answer.url}: {error}, got {reprlib.repr(answer.value)}") from None
+        answer = await self._balancer.send(Request(operation, items), permit)
         self.on_answer(answer)
-        return answers
+        return answer.answers
 
 
 class CaptionClient(ModelClient[CaptionerDescription]):

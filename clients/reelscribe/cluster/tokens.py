@@ -23,7 +23,7 @@ LOOK_SECONDS = 15.0
 
 def without_tokens(specs: Sequence[TrackSpec]) -> list[TrackSpec]:
     """Return specifications that can be sent to a node: their servers have addresses alone."""
-    return [spec.on([FoundServer(Server(each.server.url)) for each in spec.servers]) for spec in specs]
+    return [spec.on([_with_token(each, None) for each in spec.servers]) for spec in specs]
 
 
 class CurrentTokens:
@@ -101,6 +101,6 @@ class LentTokens:
 
 
 def _with_token(found: FoundServer, file: int | None) -> FoundServer:
-    if file is None:
-        return found
-    return FoundServer(Server(found.server.url, Credentials(Path(f"/proc/self/fd/{file}"))))
+    """Return where a server is, with the token in a file, or without any."""
+    token = None if file is None else Credentials(Path(f"/proc/self/fd/{file}"))
+    return FoundServer(Server(found.server.url, token, openai=found.server.openai))

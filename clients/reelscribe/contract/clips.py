@@ -193,8 +193,8 @@ class ClipDescription:
     """The description."""
     status: ClipStatus
     """How the text ended."""
-    tokens: int
-    """Number of tokens that the model generated, with the one that ends the text."""
+    tokens: int | None
+    """Number of tokens that the model generated, with the one that ends the text; None if the server does not say."""
     avg_logprob: float | None = None
     """Average natural-log probability of these tokens (at most 0); None if unknown."""
 
@@ -223,4 +223,5 @@ class ClipDescription:
         ):
             raise TypeError('a description: expected an object with "text", "status", "tokens" and "avg_logprob"')
         average = read_confidence("avg_logprob", value["avg_logprob"])
-        return cls(value["text"], value["status"], read_count("tokens", value["tokens"]), average)
+        tokens = None if value["tokens"] is None else read_count("tokens", value["tokens"])
+        return cls(value["text"], value["status"], tokens, average)

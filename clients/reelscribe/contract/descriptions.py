@@ -27,11 +27,16 @@ MAX_CLIP_BYTES = 2 * 2**30
 """Largest size that a model may ask for of the frames of the shortest clips, in bytes. Long ones may be larger, as
 checkpoints allow clips that no server takes; whoever runs the client limits their length."""
 
+FIRST_CONTINUOUS = 8
+"""Number of requests in flight with which a run begins at a server that batches continuously. More are tried as long
+as they raise throughput."""
+
 _LONGEST_NAME = 4096
 
 _NOT_IN_IDENTITY = {
     "device_batch",
     "joined_requests",
+    "continuous",
     "max_frames",
     "max_side",
     "max_chunks",
@@ -84,6 +89,8 @@ class ModelDescription:
     """Number of frames, chunks, clips or windows that run through the model at once."""
     joined_requests: int = 1
     """Number of requests that TorchServe joins for a call, as the archive says."""
+    continuous: bool = False
+    """True if the server batches whatever requests have come, at each step of generation, as vLLM does."""
     workers: int = 1
     """Number of workers that serve the model, on all its servers together."""
     response_seconds: float = 120
@@ -108,9 +115,14 @@ class ModelDescription:
         Args:
             items: Number of items of each request; at least 1.
         """
-        most_items: int = getattr(self, self.limits[0])  # of a request, and of a call
-        most = math.ceil(most_items / items)
-        return 2 * min(self.joined_requests, most)
+        if self.continuous:
+            return FIRST_CONTINUOUS
+        return 2 * min(self.joined_requests, math.ceil(self.most_items / items))
+
+    @property
+    def most_items(self) -> int:
+        """Largest number of items in a request, and in a call."""
+        return int(getattr(self, self.limits[0]))
 
     def numerics(self) -> dict[str, str]:
         """Return the dtype and the engine that compute the answers, for the key of a job."""
@@ -179,7 +191,7 @@ class ModelDescription:
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
-        given = [name for name in cls.tuple_fields if name in value]
+        given = [name for name in cls.tuple_fields if name in value and value[name] is not None]
         return {**value, **{name: tuple(read_list(name, value[name])) for name in given}}
 
 
@@ -237,9 +249,9 @@ class SpeechDescription(ModelDescription):
     """Sample rate of the model, in Hz."""
     chunk_seconds: float
     """Length of the longest chunk, in seconds."""
-    languages: tuple[str, ...]
+    languages: tuple[str, ...] | None
     """Codes, such as "en", of the languages that a request may name; empty if the model does not say which one
-    it knows."""
+    it knows, and None if the server does not say which ones."""
     tasks: tuple[str, ...]
     """Tasks that a request may name: "transcribe", "translate" or both."""
     language: str | None

@@ -196,8 +196,8 @@ class DescribedClip(TimedText):
     """Text that the model has generated."""
     status: ClipStatus
     """How the text ended."""
-    tokens: int
-    """Number of tokens of the text, with the one that ends it."""
+    tokens: int | None
+    """Number of tokens of the text, with the one that ends it; None if the server does not say."""
     avg_logprob: float | None = None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
     json: Any = None

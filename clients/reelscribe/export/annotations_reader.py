@@ -66,8 +66,8 @@ class ClipText:
     """The answer as the text of JSON; None if no JSON schema was given."""
     status: str
     """Either "complete", if the model ended the text by itself, or "truncated"."""
-    tokens: int
-    """Number of tokens of the text."""
+    tokens: int | None
+    """Number of tokens of the text; None if the server did not say."""
     avg_logprob: float | None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
     flags: tuple[str, ...]
@@ -317,7 +317,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
                 text=_text(item["text"]),
                 json=None if item["json"] is None else json.dumps(item["json"], ensure_ascii=False),
                 status=_text(item["status"]),
-                tokens=_index(item["tokens"]),
+                tokens=None if item["tokens"] is None else _index(item["tokens"]),
                 avg_logprob=_logprob(item["avg_logprob"]),
                 flags=_flags(item),
             )

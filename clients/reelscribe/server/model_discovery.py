@@ -1,4 +1,4 @@
-"""Finds the only captioner or speech model of a server, so that nobody needs to name it."""
+"""Finds the only model of a kind on a server, so that nobody needs to name it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import aiohttp
 
-from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
+from reelscribe.client.endpoint import WORKER_DIED, Server
 from reelscribe.client.http_session import open_session
+from reelscribe.client.openai_endpoint import list_models
+from reelscribe.client.torchserve_endpoint import TorchServeEndpoint
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
     ClipModelDescription,
@@ -18,7 +20,15 @@ from reelscribe.contract.descriptions import (
     ShotModelDescription,
     SpeechDescription,
 )
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, brief
+from reelscribe.errors import (
+    AccessRefused,
+    RequestRefused,
+    ServerError,
+    ServerUnreachable,
+    UsageError,
+    brief,
+    printable,
+)
 from reelscribe.server.server_discovery import FoundServer, ManagedServer
 from reelscribe.server.start_options import DIRECTORY
 
@@ -44,7 +54,8 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
     """Find the name of the only model of a kind, or check the name of one.
 
     Args:
-        found: The server. Its models are listed if its management address is known; otherwise USUAL_NAMES are tried.
+        found: The server. A server with OpenAI's API lists its models, but not their kinds. Those of a TorchServe are
+            listed if its management address is known; otherwise USUAL_NAMES are tried.
         kind: CaptionerDescription, ClipModelDescription, SpeechDescription or ShotModelDescription.
         name: The name that was given; None if none was.
 
@@ -52,6 +63,8 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
         UsageError: The server has no such model, or several.
         ServerError: The server does not answer, or refuses the key.
     """
+    if found.server.speaks_openai:
+        return await _find_listed(found.server, kind, name)
     if name is not None:
         await _check_name(found, name)
         return name
@@ -65,7 +78,7 @@ async def kind_of_video_model(found: FoundServer, name: str | None) -> type[Mode
     """Find the kind of the model for video: one that captions frames, or one that describes clips.
 
     Args:
-        found: The server.
+        found: The server. With OpenAI's API, frames are captioned, as any model there that takes pictures can do.
         name: The name of the model; without one, a captioner is preferred to a clip model.
 
     Returns:
@@ -75,6 +88,8 @@ async def kind_of_video_model(found: FoundServer, name: str | None) -> type[Mode
         UsageError: The server has no such model.
         ServerError: The server does not answer.
     """
+    if found.server.speaks_openai:
+        return CaptionerDescription
     if name:
         await _check_name(found, name)
         ((_, kind),) = await _kinds(found.server, [name])
@@ -84,6 +99,22 @@ async def kind_of_video_model(found: FoundServer, name: str | None) -> type[Mode
     if captioner is None and (await _find(found, ClipModelDescription))[0] is None:
         raise UsageError(why_none)
     return CaptionerDescription if captioner else ClipModelDescription
+
+
+async def _find_listed(server: Server, kind: type[ModelDescription], name: str | None) -> str:
+    """Return the name of the only model of a server with OpenAI's API, or `name` if it has such a model."""
+    async with open_session() as session:
+        listed = [str(each["id"]) for each in await list_models(server, session)]
+    if name is None and len(listed) == 1:
+        return listed[0]
+    if name is None or name not in listed:
+        what, option = _NAME_AND_OPTION[kind]
+        got = "" if name is None else f"{brief(name)}; "
+        raise UsageError(
+            f"{server.url}: expected the name of a {what} there, got {got}it has"
+            f" {printable(_list(listed)[:500])}; name one with {option}"
+        )
+    return name
 
 
 async def _check_name(found: FoundServer, name: str) -> None:
@@ -140,7 +171,7 @@ async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]
 
 async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _Kind:
     """Return the kind of a model, or the refusal to describe it; None if it is missing or none of reelscribe's."""
-    endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
+    endpoint: TorchServeEndpoint[ModelDescription] = TorchServeEndpoint(server, name, session, _read_any)
     try:
         return type(await _describe(endpoint))
     except ServerUnreachable:
@@ -157,7 +188,7 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
         return None
 
 
-async def _describe(endpoint: Endpoint[ModelDescription]) -> ModelDescription:
+async def _describe(endpoint: TorchServeEndpoint[ModelDescription]) -> ModelDescription:
     try:
         return await endpoint.describe()
     except RequestRefused as refusal:

@@ -10,13 +10,17 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from reelscribe.client.credentials import Credentials
-from reelscribe.client.endpoint import Server
+from reelscribe.client.credentials import ApiKey, Credentials
+from reelscribe.client.endpoint import OPENAI, Server
+from reelscribe.client.openai_forms import OpenAISettings
 from reelscribe.errors import UsageError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.server.config_properties import tokens_required
 from reelscribe.server.instance import Instance
 from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
+
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable with the key for servers with OpenAI's API."""
 
 COPIED_KEY_FILE = Path("key_file.json")
 """Path of a copy of a server's key file that is found without being named."""
@@ -58,6 +62,7 @@ def find_servers(
     directory: Path | None = None,
     *,
     find_keys: bool = True,
+    openai: OpenAISettings | None = None,
 ) -> list[FoundServer]:
     """Find servers, each with its key.
 
@@ -69,6 +74,8 @@ def find_servers(
 
     A server in a folder is found again there if it is started at another address, unless an address was named.
 
+    The key of a server with OpenAI's API is in its key file, or else in the environment variable OPENAI_API_KEY.
+
     Args:
         urls: Inference addresses.
         key_files: One for all servers or one for each.
@@ -76,6 +83,7 @@ def find_servers(
         directory: Folder of a server on this machine; None for DIRECTORY, in which no server needs to run.
         find_keys: Whether keys are looked for in the environment and in the working folder. They may be of another
             server if a command uses two.
+        openai: How servers with OpenAI's API are asked; None for the defaults.
 
     Raises:
         UsageError: No server runs in `directory`, a key file or an address cannot be used, or their numbers do not fit
@@ -92,11 +100,24 @@ def find_servers(
     urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
     if management and len(urls) > 1:
         raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
+    if management and any(url.startswith(OPENAI) for url in urls):
+        raise UsageError("--management: expected a TorchServe as --server, as others have no keys to renew")
+    if len({url.startswith(OPENAI) for url in urls}) > 1:
+        raise UsageError(
+            "--server: expected servers of one kind, which share requests, got a TorchServe and one with OpenAI's API;"
+            " annotate has --speech-server for the one that transcribes"
+        )
     if len(key_files) not in (0, 1, len(urls)):
         raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
     found = []
     for k, url in enumerate(urls):
         key_file = key_files[k % len(key_files)] if key_files else None
+        if url.startswith(OPENAI):
+            key = os.environ.get(API_KEY_VARIABLE) or None
+            found.append(
+                FoundServer(Server(url, ApiKey(key_file) if key_file else key, openai=openai or OpenAISettings()))
+            )
+            continue
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
             found.append(_in_its_folder(url, local, stays=named))
             continue

@@ -42,7 +42,7 @@ import io
 import pickle
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def pack(tree: Tree) -> list[Segment]:
     return segments
 
 
-def size_of(segments: list[Segment]) -> int:
+def size_of(segments: Sequence[Segment]) -> int:
     """Return the size of a body in bytes, for its Content-Length."""
     return sum(memoryview(segment).nbytes for segment in segments)
 

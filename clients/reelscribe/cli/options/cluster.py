@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from reelscribe._track_specs import TrackSpec
     from reelscribe.cli.options.servers import ServerOptions
+    from reelscribe.client.openai_forms import OpenAISettings
     from reelscribe.cluster.serving import Archives
     from reelscribe.run.node import Nodes
     from reelscribe.server.server_discovery import FoundServer
@@ -92,14 +93,24 @@ class ClusterOptions:
         """Return `True` if nodes serve the models by themselves."""
         return self.serve or self.serve_nodes is not None
 
-    def servers(self, options: ServerOptions, speech_servers: Sequence[str] | None = None) -> list[FoundServer]:
+    def servers(
+        self,
+        options: ServerOptions,
+        speech_servers: Sequence[str] | None = None,
+        openai: OpenAISettings | None = None,
+    ) -> list[FoundServer]:
         """Return the servers of the models; none if nodes serve the models by themselves.
+
+        Args:
+            options: Which servers.
+            speech_servers: Addresses of those that only transcribe.
+            openai: How servers with OpenAI's API are asked; None for the defaults.
 
         Raises:
             UsageError: A server is named although nodes use their own, or one of the options cannot be used.
         """
         if not self.serves:
-            return options.find()
+            return options.find(openai)
         if named := [*(options.servers or ()), *(speech_servers or ())]:
             raise UsageError(
                 f"--serve, --serve-nodes: expected no address of a server, got {named[0]}; leave out --server,"

@@ -143,6 +143,12 @@ class ClipOptions:
             min=1, metavar="N", help="Show the model at most this many frames of a clip.", show_default="its own"
         ),
     ] = None
+    clip_frame_pixels: Annotated[
+        int | None,
+        clip_option(
+            min=1, metavar="N", help="Show the model at most this many pixels of each frame.", show_default="its own"
+        ),
+    ] = None
     clip_total_pixels: Annotated[
         int | None,
         clip_option(
@@ -202,6 +208,7 @@ class ClipOptions:
             cutting=cutting,
             fps=self.clip_fps,
             max_frames=self.clip_max_frames,
+            frame_pixels=self.clip_frame_pixels,
             total_pixels=self.clip_total_pixels,
             prompt=None if self.prompt is None else _text_of(self.prompt),
             json_schema=None if self.json_schema is None else _json_of(self.json_schema),

@@ -23,6 +23,7 @@ class Heading(StrEnum):
     SHOTS = "Shots"
     SPEECH = "Speech"
     SERVER = "Server"
+    OPENAI = "Servers with OpenAI's API"
     CLUSTER = "Many machines"
     SPEED = "Speed"
     OTHER = "Options"

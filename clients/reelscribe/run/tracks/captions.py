@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from reelscribe.client.models import CaptionClient, Operation, captioning
+from reelscribe.client.models import CaptionClient
+from reelscribe.client.operations import Operation, captioning
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance

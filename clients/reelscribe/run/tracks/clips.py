@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from reelscribe.client.models import ClipClient, Operation, describing_clips
+from reelscribe.client.models import ClipClient
+from reelscribe.client.operations import Operation, describing_clips
 from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import Resize
@@ -72,7 +73,7 @@ class ClipMedium(Medium):
 
     def operation(self) -> Operation[Sequence[Clip], ClipDescription]:
         """Return the operation that describes clips."""
-        return describing_clips(self.description)
+        return describing_clips(self.description, self.options.json_schema)
 
     def retry_invalid(
         self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]
@@ -145,6 +146,8 @@ class ClipOptions(Options):
     """Frames for each second of a clip; None for the model's own number."""
     max_frames: int | None = None
     """Largest number of frames of a clip, at least 1; None for the model's own number, which it never exceeds."""
+    frame_pixels: int | None = None
+    """Largest number of pixels of a frame, at least 1; None for the model's own number, which it never exceeds."""
     total_pixels: int | None = None
     """Largest number of pixels of all frames of a clip together, at least 1; None for the model's own number, which it
     never exceeds."""
@@ -182,9 +185,10 @@ class ClipOptions(Options):
         """Raise UsageError if an option is out of range, or the model does not support it."""
         if self.fps is not None and not 0 < self.fps < math.inf:
             raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
-        for name, value in (("max frames", self.max_frames), ("total pixels", self.total_pixels)):
+        for name in ("max_frames", "frame_pixels", "total_pixels"):
+            value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"clip {name}: expected 1 or more, got {value}")
+                raise UsageError(f"clip {name.replace('_', ' ')}: expected 1 or more, got {value}")
         if self.prompt is not None and not self.prompt.strip():
             raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
         if has_field(self.prompt, "schema") and self.json_schema is None:
@@ -204,6 +208,7 @@ class ClipOptions(Options):
             own,
             fps=own.fps if self.fps is None else self.fps,
             max_frames=min(own.max_frames, self.max_frames or own.max_frames),
+            max_pixels=min(filter(None, (own.max_pixels, self.frame_pixels)), default=None),
             total_pixels=min(filter(None, (own.total_pixels, self.total_pixels)), default=None),
         )
 

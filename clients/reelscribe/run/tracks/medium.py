@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from reelscribe.client.models import Operation
+from reelscribe.client.operations import Operation
 from reelscribe.contract.descriptions import ModelDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import SourceError, Utterance

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from reelscribe.client.models import Operation, finding_shots
+from reelscribe.client.operations import Operation, finding_shots
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import Failure, SourceError, Utterance

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from reelscribe.client.models import Operation, SpeechClient, transcribing
+from reelscribe.client.models import SpeechClient
+from reelscribe.client.operations import Operation, transcribing
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
@@ -126,8 +127,9 @@ class SpeechOptions(Options):
         language, task = self.transcription.language, self.transcription.task
         if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
-        if language is not None and language not in description.languages:
-            known = ", ".join(description.languages) or "none, as it does not say which language it knows"
+        known_codes = description.languages
+        if language is not None and known_codes is not None and language not in known_codes:
+            known = ", ".join(known_codes) or "none, as it does not say which language it knows"
             raise UsageError(
                 f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
             )

@@ -1,0 +1,324 @@
+"""One model on a server with OpenAI's API, such as vLLM or SGLang. Each request asks about one frame, clip or chunk.
+
+Such servers do not describe their models as our handlers do, so the description is made here: of what they list, of
+what the family of the model takes, and of the settings of the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+
+from reelscribe.client.endpoint import Answer, Description, Endpoint, Exchange, Server, message_of
+from reelscribe.client.http_session import REDIRECTS, RawAnswer, parse_json
+from reelscribe.client.openai_forms import OPTIONAL, Form
+from reelscribe.client.operations import Request
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ClipModelDescription,
+    ModelDescription,
+    SpeechDescription,
+)
+from reelscribe.contract.families import FAMILIES, OTHER, ModelFamily, family_of
+from reelscribe.contract.fields import read_list, read_text
+from reelscribe.errors import (
+    AccessRefused,
+    RequestRefused,
+    ServerError,
+    ServerUnreachable,
+    UsageError,
+    brief,
+    printable,
+)
+
+_log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 900.0
+"""Timeout of a request, in seconds; other clients may use the server, too."""
+
+LIST_SECONDS = 30.0
+"""Timeout of requests that ask no model, in seconds."""
+
+MOST_RETRY_SECONDS = 60.0
+"""Longest time after which a busy server is asked again, in seconds, whatever it says itself."""
+
+SAMPLE_RATE = 16_000
+"""Sample rate of chunks of audio, in Hz: that of Whisper, Voxtral and all others that such servers know."""
+
+CHUNK_SECONDS = 30.0
+"""Length of the longest chunk of audio, in seconds: that of Whisper."""
+
+_TRUST = "--trust-request-mm-kwargs"
+_BUSY_OR_LATE = frozenset({408, 409, 425, 429})
+_REFUSED = frozenset({400, 413, 415, 422})
+
+
+class OpenAIEndpoint(Endpoint[Description]):
+    """One model on a server with OpenAI's API."""
+
+    def __init__(
+        self,
+        server: Server,
+        model: str,
+        session: aiohttp.ClientSession,
+        description_type: type[Description],
+        *,
+        request_seconds: float | None = None,
+    ) -> None:
+        """Prepare requests to a model; this opens no connection.
+
+        Args:
+            server: Address, key and settings.
+            model: Name that the model has on the server.
+            session: HTTP session for the requests.
+            description_type: The description of the kind of the model.
+            request_seconds: Timeout of a request in seconds; None for REQUEST_SECONDS.
+
+        Raises:
+            UsageError: Such servers have no models of this kind.
+        """
+        super().__init__(server, model, session)
+        self._make_description = _maker(server, description_type)
+        self._request_seconds = REQUEST_SECONDS if request_seconds is None else request_seconds
+        self._without: frozenset[str] = frozenset()
+        """The parts of OPTIONAL that the server has refused."""
+        self._fingerprint: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the API, and the model."""
+        return f"{self._server.url.rstrip('/')} ({self._model})"
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the models that the server lists, each with its "id".
+
+        Raises:
+            ServerError: The server does not answer, or with something else than a list of models.
+        """
+        value = self._json((await self._get(f"{self._server.address}/models")).response)
+
+        def parse() -> list[Any]:
+            listed = read_list("data", value["data"])
+            for each in listed:
+                read_text("id", each["id"])
+            return listed
+
+        return self._parsed(value, parse)
+
+    async def describe(self) -> Description:
+        """Make the model's description of what the server tells; see `Endpoint.describe`."""
+        listed = {each["id"]: each for each in await self.models()}
+        if self._model not in listed:
+            names = printable(", ".join(sorted(listed))[:500]) or "none"
+            raise AccessRefused(
+                f"{self._server.url}: expected a model {self._model!r}, got {names}", temporary=True, status=404
+            )
+        entry = listed[self._model]
+        about = {name: entry.get(name) for name in ("id", "root", "parent", "max_model_len")}
+        engine = " ".join(filter(None, (_short(entry.get("owned_by")), await self._version()))) or "openai"
+        self.description = self._make_description(about, engine)
+        return self.description
+
+    async def _version(self) -> str | None:
+        """Return the version of the server; None if it does not say."""
+        try:
+            exchange = await self._get(f"{self._server.address.removesuffix('/v1')}/version")
+            return _short(parse_json(exchange.response.content)["version"])
+        except ServerUnreachable:
+            raise
+        except (ServerError, TypeError, KeyError, ValueError):
+            return None
+
+    async def _answer(self, request: Request[Any, Any]) -> Answer:
+        form: Form[Any, Any] | None = request.operation.openai
+        assert form, "only models that such servers have are described"
+        exchange = await self._ask(request, form)
+        value = self._json(exchange.response)
+        answers = self._parsed(value, lambda: [form.parse(value, request.items)])
+        self._check_model(value)
+        return Answer(answers, self.url, exchange.network_seconds, exchange.waited_seconds, 0.0)
+
+    async def _ask(self, request: Request[Any, Any], form: Form[Any, Any]) -> Exchange:
+        """Send a request, and again without the parts that the server refuses if nothing else depends on them."""
+        address = f"{self._server.address}/{form.path}"
+        while True:
+            without = self._without
+            content = await request.content(form, self._model, without)
+            try:
+                return await self._exchange(
+                    "POST", address, self._request_seconds, [content.body], {"Content-Type": content.type}
+                )
+            except RequestRefused as refusal:
+                refused = {part for part in OPTIONAL if part in str(refusal)} - without
+                if refusal.status not in _REFUSED or not refused:
+                    raise
+                self._without |= refused
+                _log.warning("%s refuses %s, so it is left out: %s", self.url, " and ".join(refused), refusal)
+
+    async def _get(self, address: str) -> Exchange:
+        return await self._exchange("GET", address, LIST_SECONDS)
+
+    def _check_model(self, value: Any) -> None:
+        """Raise AccessRefused if another model has answered than before, or one that is served in another way."""
+        if not self.description or not self.description.engine.startswith("vllm"):
+            return  # others balance their own load, and name what is behind it differently each time
+        fingerprint = value.get("system_fingerprint")
+        if self._fingerprint is not None and fingerprint != self._fingerprint:
+            raise AccessRefused(
+                f"{self.url}: expected the server as it was when the run began, {self._fingerprint}, got"
+                f" {brief(fingerprint)}; serve it as before, or run again"
+            )
+        self._fingerprint = fingerprint
+
+    def _refusal(self, response: RawAnswer) -> RequestRefused | AccessRefused:
+        """Make the error for a response that is not of status 200."""
+        status, message = response.status, _message(response)
+        if status in _REFUSED and _TRUST in message:
+            return AccessRefused(
+                f"{self.url}: it does not take the times of frames; start it with {_TRUST}, or have the times in the"
+                " prompt with --frame-times prompt",
+                status=status,
+            )
+        if status >= 500 or status in _BUSY_OR_LATE:
+            return RequestRefused(status, message, retry_after=_retry_after(response))
+        if status in _REFUSED:
+            return RequestRefused(status, message, permanent=True)
+        return AccessRefused(
+            f"{self.url}: status {status}: {message}; {_advice(response)}",
+            temporary=status in (401, 403, 404),
+            status=status,
+        )
+
+
+def _advice(response: RawAnswer) -> str:
+    """Return what to do about a status with which a server would refuse every request."""
+    if response.status in REDIRECTS:
+        return (
+            f"it redirects to {brief(response.headers.get('Location', ''))}, which is not followed, because that server"
+            " must not get the key; name the server's own address"
+        )
+    if response.status in (401, 403):
+        return "give its key with --key-file, or in the environment variable OPENAI_API_KEY"
+    if response.status == 404:
+        return "is it the address of the API, which mostly ends in /v1, and does the model do this?"
+    return "is it a server with OpenAI's API?"
+
+
+def _message(response: RawAnswer) -> str:
+    """Return the message of a refusal, wherever the server has put it."""
+    try:
+        value = parse_json(response.content)
+    except ValueError:
+        value = None
+    for found in (value.get("error"), value) if isinstance(value, dict) else ():
+        if isinstance(found, dict) and "message" in found:
+            return message_of(found)
+        if isinstance(found, str):
+            return message_of({"message": found})
+    return printable(" ".join(response.text[:2000].split())[:200])
+
+
+def _retry_after(response: RawAnswer) -> float | None:
+    """Return the seconds after which the server wants to be asked again; None if it names none."""
+    try:
+        seconds = float(response.headers.get("Retry-After", ""))
+    except ValueError:  # missing, or a date, which needs clocks that agree
+        return None
+    return min(seconds, MOST_RETRY_SECONDS) if 0 < seconds < math.inf else None
+
+
+def _short(value: Any) -> str | None:
+    return printable(value[:100]) if isinstance(value, str) and value else None
+
+
+def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any], str], Description]:
+    """Return the function that makes a description from an entry in the list of models, and the engine."""
+    settings = server.openai
+
+    def make(about: dict[str, Any], engine: str) -> Description:
+        root = about["root"] if isinstance(about["root"], str) and about["root"] else about["id"]
+        own = settings.family or family_of(root, about["id"])
+        family = FAMILIES[own] if own else OTHER
+        fields: dict[str, Any] = {
+            "name": root,
+            "revision": settings.revision,
+            "generation": {
+                "max_tokens": settings.max_tokens,
+                "temperature": 0,
+                "seed": 0,
+                "frame_format": settings.frame_format,
+                "frame_times": settings.frame_times or family.times,
+                "served": about,
+            },
+            "dtype": "unknown",
+            "device_batch": 1,
+            "continuous": True,
+            "response_seconds": REQUEST_SECONDS,
+            "engine": engine,
+        }
+        return kind.from_json(fields | _FIELDS[kind](server, family))
+
+    if kind not in _FIELDS:
+        raise UsageError(f"{server.url}: expected a TorchServe for a {kind.kind} model, as OpenAI's API has none")
+    return make
+
+
+def _of_captioner(server: Server, family: ModelFamily) -> dict[str, Any]:
+    own = server.openai.frame_prompt
+    return {
+        "prompt": family.picture_prompt if own is None else own,
+        "frame": asdict(family.pictures),
+        "mean": (),
+        "std": (),
+        "max_frames": 1,
+        "max_side": MOST_SIDE,
+    }
+
+
+def _of_clip_model(server: Server, family: ModelFamily) -> dict[str, Any]:
+    own = server.openai.frame_prompt
+    return {
+        "prompt": CLIP_PROMPT,
+        "still_prompt": family.picture_prompt if own is None else own,
+        "system_prompt": "",
+        "allow_prompts": True,
+        "budget": family.clips.to_json(),
+        "max_clips": 1,
+        "max_side": MOST_SIDE,
+    }
+
+
+def _of_speech_model(_: Server, __: ModelFamily) -> dict[str, Any]:
+    return {
+        "sample_rate": SAMPLE_RATE,
+        "chunk_seconds": CHUNK_SECONDS,
+        "languages": None,
+        "tasks": ("transcribe", "translate"),
+        "language": None,
+        "word_times": False,
+        "max_chunks": 1,
+    }
+
+
+MOST_SIDE = 8192
+"""Longest side of a frame, in pixels."""
+
+CLIP_PROMPT = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
+"""What a model is asked about a clip, unless the run has a prompt of its own."""
+
+_FIELDS: dict[type[ModelDescription], Callable[[Server, ModelFamily], dict[str, Any]]] = {
+    CaptionerDescription: _of_captioner,
+    ClipModelDescription: _of_clip_model,
+    SpeechDescription: _of_speech_model,
+}
+"""The fields of a description that each kind of model has of its own."""
+
+
+async def list_models(server: Server, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+    """Return the models of a server with OpenAI's API; raises the errors of `OpenAIEndpoint.models`."""
+    return await OpenAIEndpoint(server, "", session, ClipModelDescription).models()
