@@ -1,0 +1,172 @@
+"""A server with OpenAI's API: what it is asked, what of its answers is believed, and what its refusals mean."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from PIL import Image
+
+from reelscribe.client.credentials import ApiKey
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
+from reelscribe.client.openai_forms import OpenAISettings
+from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.errors import AccessRefused, ServerError, UsageError
+
+FRAMES = np.random.default_rng(0).integers(0, 256, (3, 32, 64, 3), np.uint8)
+CLIP = Clip(FRAMES, [-0.02, 0.0335, 12.5])
+
+
+def chat(text="a cat", ended="stop", **fields):
+    """The answer of vLLM 0.32.0, as far as it is read."""
+    logprobs = {"content": [{"token": "a", "logprob": -0.5}, {"token": "", "logprob": 0.0}]}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": ended}
+    usage = {"prompt_tokens": 9, "completion_tokens": 2}
+    return {"model": "m", "choices": [choice | {"logprobs": logprobs}], "usage": usage, **fields}
+
+
+class FakeVLLM:
+    """Lists one model, and answers every request as a test says."""
+
+    def __init__(self):
+        self.answers = []
+        self.asked = []
+        self.keys = set()
+
+    def __call__(self):
+        app = web.Application(client_max_size=2**24)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
+        app.router.add_post("/v1/{path:.*}", self._answer)
+        return app
+
+    async def _models(self, request):
+        self.keys.add(request.headers.get("Authorization"))
+        return web.json_response({"data": [{"id": "m", "root": "a/Qwen3-VL-2B", "owned_by": "vllm"}]})
+
+    async def _version(self, _):
+        return web.json_response({"version": "0.32.0"})
+
+    async def _answer(self, request):
+        is_form = request.content_type == "multipart/form-data"
+        self.asked.append(dict(await request.post()) if is_form else await request.json())
+        answer = self.answers.pop(0) if self.answers else chat()
+        status, headers = 200, {}
+        if isinstance(answer, tuple):
+            status, answer, *rest = answer
+            headers = rest[0] if rest else {}
+        return web.json_response(answer, status=status, headers=headers)
+
+
+@pytest_asyncio.fixture
+async def server():
+    fake = FakeVLLM()
+    runner = web.AppRunner(fake())
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    fake.url = f"openai+http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+    yield fake
+    await runner.cleanup()
+
+
+def pictures(url):
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(part)))) for part in url.split(",")[1:]]
+
+
+async def describe(server, clip=CLIP, settings=None, key=None):
+    async with ClipClient([Server(server.url, key, openai=settings or OpenAISettings())], "m") as client:
+        await client.describe()
+        return (await client.describe_clips([clip]))[0]
+
+
+async def test_a_clip_is_a_video_whose_frames_have_their_times(server):
+    assert await describe(server) == ClipDescription("a cat", "complete", 2, -0.25)
+    (request,) = server.asked
+    video, text = request["messages"][0]["content"]
+    assert np.array_equal(pictures(video["video_url"]["url"]), FRAMES)
+    assert request["media_io_kwargs"]["video"]["frames_indices"] == [0, 34, 12_500]
+    assert request["media_io_kwargs"]["video"]["fps"] == 1000
+    assert text["text"].startswith("Describe this video clip")
+    assert (request["temperature"], request["seed"], request["max_tokens"]) == (0, 0, 256)
+
+
+async def test_other_servers_get_pictures_after_their_times(server):
+    await describe(server, settings=OpenAISettings(frame_times="prompt", frame_format="jpeg:95"))
+    parts = server.asked[0]["messages"][0]["content"]
+    assert [part["text"] for part in parts[:6:2]] == ["<-0.020 seconds>", "<0.034 seconds>", "<12.500 seconds>"]
+    assert all(part["image_url"]["url"].startswith("data:image/jpeg;base64,") for part in parts[1:6:2])
+    assert "media_io_kwargs" not in server.asked[0]
+
+
+async def test_a_frame_is_captioned_and_a_chunk_transcribed(server):
+    segment = {"start": 0.5, "end": 99, "text": " Hello.", "avg_logprob": -0.1}
+    server.answers = [chat("a dog"), {"text": " Hello.", "segments": [segment]}]
+    async with CaptionClient([Server(server.url)], "m") as client:
+        await client.describe()
+        assert [each.text for each in await client.caption(FRAMES[0])] == ["a dog"]
+    async with SpeechClient([Server(server.url)], "m") as client:
+        await client.describe()
+        chunk = np.zeros(32_000, np.int16)
+        (transcript,) = await client.transcribe([chunk], 16_000, TranscriptionOptions(language="en"))
+    assert (transcript.segments[0].start, transcript.segments[0].end, transcript.language) == (0.5, 2.0, "en")
+    assert (server.asked[1]["language"], server.asked[1]["response_format"]) == ("en", "verbose_json")
+
+
+async def test_a_server_that_takes_no_times_ends_the_run_with_the_flag(server):
+    server.answers = [(400, {"error": {"message": "start it with --trust-request-mm-kwargs"}})]
+    with pytest.raises(AccessRefused, match=r"--trust-request-mm-kwargs, or .* --frame-times prompt"):
+        await describe(server)
+
+
+async def test_busy_servers_are_asked_again_and_optional_parts_left_out(server):
+    server.answers = [
+        (429, {"error": "slow"}, {"Retry-After": "0.01"}),
+        (400, {"error": {"message": "logprobs are not supported"}}),
+        chat("a cat", "length", usage=None),
+    ]
+    assert (await describe(server)).tokens is None
+    assert ["logprobs" in asked for asked in server.asked] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *([], {}, {"choices": []}, {"choices": [{}]}, {"choices": [7]}, {"choices": None}),
+        *(chat(7), chat(None), chat(ended=None), chat(ended="tool_calls"), chat(usage={"completion_tokens": -1})),
+    ],
+)
+async def test_an_answer_of_another_shape_is_an_error(server, answer):
+    server.answers = [answer]
+    with pytest.raises(ServerError, match="answer of openai"):
+        await describe(server)
+
+
+async def test_a_server_with_other_settings_than_before_ends_the_run(server):
+    server.answers = [chat(system_fingerprint="one"), chat(system_fingerprint="two")]
+    async with ClipClient([Server(server.url)], "m") as client:
+        await client.describe()
+        await client.describe_clips([CLIP])
+        with pytest.raises(AccessRefused, match="expected the server as it was"):
+            await client.describe_clips([CLIP])
+
+
+async def test_the_key_file_has_the_key_alone(server, tmp_path):
+    path = tmp_path / "key"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+    await describe(server, key=ApiKey(path))
+    assert server.keys == {"Bearer secret"}
+    path.write_text("two words")
+    with pytest.raises(UsageError, match="one line with the key"):
+        ApiKey(path)
+
+
+@pytest.mark.parametrize("wrong", [{"frame_format": "jpeg"}, {"frame_format": "jpeg:0"}, {"family": "x"}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(UsageError, match="expected"):
+        OpenAISettings(**wrong)
