@@ -227,7 +227,7 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
         (lambda: reelscribe.annotate(["a", 5]), "source: expected a path, got 5"),
         (lambda: reelscribe.annotate("a", 5), "out: expected str or PathLike or None, got 5"),
         (lambda: reelscribe.annotate("a", speech_options="en"), "speech_options: expected SpeechOptions or None"),
-        (lambda: Server(8080), "server: expected an address like http://127.0.0.1:8080, got 8080"),
+        (lambda: Server(8080), "server: expected an address like http://127.0.0.1:8080, or .*, got 8080"),
         (lambda: Sampling(every="2"), "every: expected int | None, got '2'"),
         (lambda: CaptionOptions(sampling=1), "sampling: expected Sampling, got 1"),
         (lambda: SpeechOptions(transcription=TranscriptionOptions(language=5)), "language: expected str | None, got 5"),
