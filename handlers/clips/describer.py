@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer
 
 from clips.families import FAMILIES, Family
 from clips.processor_files import chat_template, check_preprocessing, read_settings
-from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription, ClipStatus
+from reelscribe.contract.clips import CLIP_PROMPT, STILL_PROMPT, Clip, ClipBudget, ClipDescription, ClipStatus
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.fields import round_confidence
 from reelscribe.errors import PromptError, StartupError
@@ -45,9 +45,9 @@ class ClipSettings(ModelSettings):
 
     system_prompt: str = ""
     """Text of the system message; empty for none, or for the chat template's own."""
-    prompt: str = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
+    prompt: str = CLIP_PROMPT
     """The prompt for clips whose request has none."""
-    still_prompt: str = "Describe this picture in one or two sentences."
+    still_prompt: str = STILL_PROMPT
     """The prompt for single pictures whose request has none."""
     allow_prompts: bool = True
     """True if requests may have prompts of their own."""

@@ -161,9 +161,10 @@ async def test_the_key_file_has_the_key_alone(server, tmp_path):
     path.chmod(0o600)
     await describe(server, key=ApiKey(path))
     assert server.keys == {"Bearer secret"}
-    path.write_text("two words")
-    with pytest.raises(UsageError, match="one line with the key"):
-        ApiKey(path)
+    for wrong in ("two words", "", '{"inference":{"key":"of-torchserve"}}'):
+        path.write_text(wrong)
+        with pytest.raises(UsageError, match="one line with the key"):
+            ApiKey(path)
 
 
 @pytest.mark.parametrize("wrong", [{"frame_format": "jpeg"}, {"frame_format": "jpeg:0"}, {"family": "x"}])

@@ -159,6 +159,8 @@ class ApiKey(Credentials):
 
     def _read(self, text: str) -> Mapping[str, Any]:
         key = text.strip()
+        if key.startswith("{"):  # its tokens must not get to another server
+            raise ValueError("it looks like the key file of a TorchServe")
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("it is empty, or has spaces or other characters that no key has")
         return {self._api: {"key": key}}

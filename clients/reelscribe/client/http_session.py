@@ -100,7 +100,7 @@ async def ask(
     except _TooLarge:
         raise ServerError(
             f"{url}: expected an answer of at most {MAX_ANSWER_BYTES // 2**20} MiB, got a larger one; is it a"
-            " TorchServe?"
+            " TorchServe, or another server of models?"
         ) from None
 
 

@@ -18,6 +18,7 @@ from reelscribe.client.endpoint import Answer, Description, Endpoint, Exchange, 
 from reelscribe.client.http_session import REDIRECTS, RawAnswer, parse_json
 from reelscribe.client.openai_forms import OPTIONAL, Form
 from reelscribe.client.operations import Request
+from reelscribe.contract.clips import CLIP_PROMPT
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
     ClipModelDescription,
@@ -52,6 +53,9 @@ SAMPLE_RATE = 16_000
 
 CHUNK_SECONDS = 30.0
 """Length of the longest chunk of audio, in seconds: that of Whisper."""
+
+MOST_SIDE = 8192
+"""Longest side of a frame, in pixels."""
 
 _TRUST = "--trust-request-mm-kwargs"
 _BUSY_OR_LATE = frozenset({408, 409, 425, 429})
@@ -91,8 +95,8 @@ class OpenAIEndpoint(Endpoint[Description]):
 
     @property
     def url(self) -> str:
-        """The address of the API, and the model."""
-        return f"{self._server.url.rstrip('/')} ({self._model})"
+        """The address of the API, and the model if it is known."""
+        return f"{self._server.url} ({self._model})" if self._model else self._server.url
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the models that the server lists, each with its "id".
@@ -304,12 +308,6 @@ def _of_speech_model(_: Server, __: ModelFamily) -> dict[str, Any]:
         "max_chunks": 1,
     }
 
-
-MOST_SIDE = 8192
-"""Longest side of a frame, in pixels."""
-
-CLIP_PROMPT = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
-"""What a model is asked about a clip, unless the run has a prompt of its own."""
 
 _FIELDS: dict[type[ModelDescription], Callable[[Server, ModelFamily], dict[str, Any]]] = {
     CaptionerDescription: _of_captioner,

@@ -69,7 +69,7 @@ class TorchServeEndpoint(Endpoint[Description]):
     @property
     def url(self) -> str:
         """The address of the model."""
-        return f"{self._server.url.rstrip('/')}/predictions/{self._model}"
+        return f"{self._server.address}/predictions/{self._model}"
 
     async def describe(self) -> Description:
         """Request the model's description; see `Endpoint.describe`."""

@@ -13,6 +13,12 @@ from reelscribe.contract.frames import MAX_SIDE, FrameArray, InputSize, Resample
 MAX_ASPECT = 200
 """Limit for the longer side of a frame divided by the other, as in `smart_resize` of the Qwen-VL models."""
 
+CLIP_PROMPT = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
+"""What a model is asked about a clip by default."""
+
+STILL_PROMPT = "Describe this picture in one or two sentences."
+"""What a model is asked about a single picture by default."""
+
 ClipStatus = Literal["complete", "truncated"]
 """How a description ended: the model ended it by itself, or was stopped at its limit of tokens."""
 

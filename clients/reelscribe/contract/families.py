@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from reelscribe.contract.clips import ClipBudget
+from reelscribe.contract.clips import STILL_PROMPT, ClipBudget
 from reelscribe.contract.frames import InputSize, PixelBudget
 
 FrameTimes = Literal["video", "prompt"]
@@ -33,7 +33,7 @@ class ModelFamily:
     """Size of single pictures."""
     times: FrameTimes
     """How it is told the times of frames, where the server can do both."""
-    picture_prompt: str = "Describe this picture in one or two sentences."
+    picture_prompt: str = STILL_PROMPT
     """What it is asked about a single picture."""
 
 

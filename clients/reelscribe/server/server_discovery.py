@@ -100,23 +100,14 @@ def find_servers(
     urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
     if management and len(urls) > 1:
         raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
-    if management and any(url.startswith(OPENAI) for url in urls):
-        raise UsageError("--management: expected a TorchServe as --server, as others have no keys to renew")
-    if len({url.startswith(OPENAI) for url in urls}) > 1:
-        raise UsageError(
-            "--server: expected servers of one kind, which share requests, got a TorchServe and one with OpenAI's API;"
-            " annotate has --speech-server for the one that transcribes"
-        )
+    _check_kinds(urls, management)
     if len(key_files) not in (0, 1, len(urls)):
         raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
     found = []
     for k, url in enumerate(urls):
         key_file = key_files[k % len(key_files)] if key_files else None
         if url.startswith(OPENAI):
-            key = os.environ.get(API_KEY_VARIABLE) or None
-            found.append(
-                FoundServer(Server(url, ApiKey(key_file) if key_file else key, openai=openai or OpenAISettings()))
-            )
+            found.append(_with_openai(url, key_file, openai))
             continue
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
             found.append(_in_its_folder(url, local, stays=named))
@@ -127,6 +118,23 @@ def find_servers(
         managed = find_managed_server(management, key_file) if management else None
         found.append(FoundServer(server, managed, assumed))
     return found
+
+
+def _check_kinds(urls: Sequence[str], management: str | None) -> None:
+    """Raise UsageError for servers of both kinds, or a management address of one that has none."""
+    if management and any(url.startswith(OPENAI) for url in urls):
+        raise UsageError("--management: expected a TorchServe as --server, as others have no keys to renew")
+    if len({url.startswith(OPENAI) for url in urls}) > 1:
+        raise UsageError(
+            "--server: expected servers of one kind, which share requests, got a TorchServe and one with OpenAI's API;"
+            " annotate has --speech-server for the one that transcribes"
+        )
+
+
+def _with_openai(url: str, key_file: Path | None, openai: OpenAISettings | None) -> FoundServer:
+    """Return a server with OpenAI's API, with its key."""
+    key = ApiKey(key_file) if key_file else os.environ.get(API_KEY_VARIABLE) or None
+    return FoundServer(Server(url, key, openai=openai or OpenAISettings()))
 
 
 def find_managed_server(
