@@ -13,7 +13,7 @@ import pytest
 
 from reelscribe.contract.source import Span
 from reelscribe.decode_pool.frames import ReadFrames
-from reelscribe.decode_pool.pool import STALL_SECONDS
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled
 from support.decoding import decode_processes
 from support.patience import PATIENCE
@@ -174,3 +174,21 @@ def test_a_process_that_hangs_ends_when_its_parent_is_killed(misbehaving):
     poll.register(ended, select.POLLIN)
     assert poll.poll(PATIENCE * 1000), "the decode process is still running"
     os.close(ended)
+
+
+async def test_processes_end_although_the_end_of_their_pool_is_cancelled(media):
+    async def use():
+        async with new_pool() as pool:
+            await Received().take(pool, task_of(media / "old.avi"), Span(5, 30))
+            asyncio.current_task().cancel()  # which the next await, that of the end, notices
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(use())
+    assert decode_processes() == []
+
+
+async def test_a_pool_without_memory_for_its_batches_leaves_no_process():
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        async with DecodePool(1, 2**50, 1):
+            pass
+    assert decode_processes() == []

@@ -85,14 +85,29 @@ class DecodePool:
         """True once a process could not be started; then none is started only to help."""
 
     async def __aenter__(self) -> Self:
-        # Nearly every run needs a process, and its imports take longer than all else at the start.
-        self._idle.append(await self._new())
-        self._slots.allocate(min(2 * self.workers + READY_BATCHES, READY_BYTES // self.slot_bytes))
+        try:
+            # Nearly every run needs a process, and its imports take longer than all else at the start.
+            self._idle.append(await self._new())
+            self._slots.allocate(min(2 * self.workers + READY_BATCHES, READY_BYTES // self.slot_bytes))
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        """Kill all processes and wait for their exits, also if this is cancelled meanwhile."""
+        closing = asyncio.ensure_future(self._close_all())
+        try:
+            await asyncio.shield(closing)
+        finally:
+            await closing
+
+    async def _close_all(self) -> None:
         await self._digests.close()
         await asyncio.gather(*(process.close() for process in self._all))
         self._slots.close()

@@ -220,8 +220,10 @@ class DecodeProcess:
             await asyncio.wait_for(self._process.wait(), EXIT_SECONDS)
         except TimeoutError:
             return  # the kernel still holds the process, which may write to its slot, so the slot stays taken
-        finally:
-            self._stderr.close()  # also if this is cancelled
+        finally:  # also if this is cancelled
+            self._stderr.close()
+            # What asyncio keeps of the process has no public way to be closed, and would outlive the event loop.
+            self._process._transport.close()  # type: ignore[attr-defined]
         if self._granted_slot is not None:
             self._slots.give_back(self._granted_slot)
             self._granted_slot = None
