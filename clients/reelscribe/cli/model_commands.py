@@ -14,8 +14,8 @@ import typer
 
 from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.servers import server_option
-from reelscribe.cli.parser.command import Command, flatten, group
-from reelscribe.errors import ServerError, printable
+from reelscribe.cli.parser.command import Command, flatten, group, on_command_line
+from reelscribe.errors import ServerError, UsageError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.start_options import DIRECTORY
 
@@ -74,15 +74,60 @@ class ServerChoice:
 
 @app.command("list", cls=Command)
 @flatten
-def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
+def list_models(
+    context: typer.Context,
+    server: ServerChoice,
+    openai_server: Annotated[
+        str | None,
+        typer.Option(
+            "--server", metavar="URL", help="List those of a server with OpenAI's API instead: openai+http://..."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List every version of every model."""
     with errors_as_one_line():
+        if openai_server is not None:
+            _list_served(context, openai_server, server.key_file, as_json=as_json)
+            return
         models = server.find().run(lambda client: client.models())
         if as_json:
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
             for model in models:
                 typer.echo(printable(f"{_title(model)}: {_workers(model)}"))
+
+
+def _list_served(context: typer.Context, url: str, key_file: Path | None, *, as_json: bool) -> None:
+    """List the models of a server with OpenAI's API."""
+    from reelscribe.client.http_session import open_session
+    from reelscribe.client.openai_endpoint import list_models
+    from reelscribe.contract.families import family_of
+    from reelscribe.server.server_discovery import find_servers
+
+    others = [option for option in on_command_line(context, ServerChoice) if option != "--key-file"]
+    (found,) = find_servers([url], [key_file] if key_file else None)
+    if others or not found.server.speaks_openai:
+        got = f"{others[0]} with it" if others else url
+        raise UsageError(
+            f"--server: expected a server with OpenAI's API (openai+http://...), got {got}; a TorchServe is named with"
+            " --directory or --management"
+        )
+
+    async def request() -> list[dict[str, Any]]:
+        async with open_session() as session:
+            return await list_models(found.server, session)
+
+    models = asyncio.run(request())
+    if as_json:
+        typer.echo(json.dumps(models, indent=2))
+        return
+    for model in models:
+        root, most = model.get("root"), model.get("max_model_len")
+        details = [str(root)] if isinstance(root, str) and root != model["id"] else []
+        details.append(f"family {family_of(str(root), model['id']) or 'unknown, see --family'}")
+        details += [f"{most:,} tokens"] if isinstance(most, int) else []
+        typer.echo(printable(f"{model['id']}: {', '.join(details)}"))
 
 
 @app.command(cls=Command)

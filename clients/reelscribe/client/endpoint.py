@@ -70,6 +70,11 @@ class Answer:
     """Time from then until the response was received, without `compute_seconds`, in seconds."""
     compute_seconds: float
     """Compute time of the handler for the request, in seconds; 0 if the response does not state it."""
+    tokens: int = 0
+    """Number of tokens that the model has written; 0 if the response does not state it."""
+    queued: int | None = None
+    """Number of requests of all clients that waited in the server's queue when it was asked last; None if it does not
+    say."""
 
 
 @dataclass(frozen=True)

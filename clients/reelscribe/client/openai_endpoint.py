@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from reelscribe.client.endpoint import Answer, Description, Endpoint, Exchange, Server, message_of
 from reelscribe.client.http_session import REDIRECTS, RawAnswer, parse_json
@@ -44,6 +46,12 @@ REQUEST_SECONDS = 900.0
 
 LIST_SECONDS = 30.0
 """Timeout of requests that ask no model, in seconds."""
+
+QUEUE_SECONDS = 5.0
+"""Time for which the length of a server's queue is believed, in seconds."""
+
+MOST_METRICS = 2**20
+"""Longest text of metrics that is read, in bytes; vLLM's has 50 kB."""
 
 MOST_RETRY_SECONDS = 60.0
 """Longest time after which a busy server is asked again, in seconds, whatever it says itself."""
@@ -92,6 +100,8 @@ class OpenAIEndpoint(Endpoint[Description]):
         self._without: frozenset[str] = frozenset()
         """The parts of OPTIONAL that the server has refused."""
         self._fingerprint: str | None = None
+        self._queued: int | None = None
+        self._queue_asked_at = -math.inf
 
     @property
     def url(self) -> str:
@@ -131,7 +141,7 @@ class OpenAIEndpoint(Endpoint[Description]):
     async def _version(self) -> str | None:
         """Return the version of the server; None if it does not say."""
         try:
-            exchange = await self._get(f"{self._server.address.removesuffix('/v1')}/version")
+            exchange = await self._get(f"{self._root}/version")
             return _short(parse_json(exchange.response.content)["version"])
         except ServerUnreachable:
             raise
@@ -145,7 +155,20 @@ class OpenAIEndpoint(Endpoint[Description]):
         value = self._json(exchange.response)
         answers = self._parsed(value, lambda: [form.parse(value, request.items)])
         self._check_model(value)
-        return Answer(answers, self.url, exchange.network_seconds, exchange.waited_seconds, 0.0)
+        network, waited = exchange.network_seconds, exchange.waited_seconds
+        return Answer(answers, self.url, network, waited, 0.0, form.tokens(value), await self._queue())
+
+    async def _queue(self) -> int | None:
+        """Return how many requests wait in the queue of a vLLM, asked now and then; None for other servers."""
+        if not self._is_vllm or time.monotonic() - self._queue_asked_at < QUEUE_SECONDS:
+            return self._queued
+        self._queue_asked_at = time.monotonic()
+        try:
+            text = (await self._get(f"{self._root}/metrics")).response.text
+            self._queued = _read_queue(text) if len(text) <= MOST_METRICS else None
+        except (ServerError, ValueError):  # a proxy may hide it, and it is only for people
+            self._queued, self._queue_asked_at = None, math.inf
+        return self._queued
 
     async def _ask(self, request: Request[Any, Any], form: Form[Any, Any]) -> Exchange:
         """Send a request, and again without the parts that the server refuses if nothing else depends on them."""
@@ -164,12 +187,21 @@ class OpenAIEndpoint(Endpoint[Description]):
                 self._without |= refused
                 _log.warning("%s refuses %s, so it is left out: %s", self.url, " and ".join(refused), refusal)
 
+    @property
+    def _root(self) -> str:
+        """The address of what the server has besides OpenAI's API."""
+        return self._server.address.removesuffix("/v1")
+
+    @property
+    def _is_vllm(self) -> bool:
+        return self.description is not None and self.description.engine.startswith("vllm")
+
     async def _get(self, address: str) -> Exchange:
         return await self._exchange("GET", address, LIST_SECONDS)
 
     def _check_model(self, value: Any) -> None:
         """Raise AccessRefused if another model has answered than before, or one that is served in another way."""
-        if not self.description or not self.description.engine.startswith("vllm"):
+        if not self._is_vllm:
             return  # others balance their own load, and name what is behind it differently each time
         fingerprint = value.get("system_fingerprint")
         if self._fingerprint is not None and fingerprint != self._fingerprint:
@@ -234,6 +266,19 @@ def _retry_after(response: RawAnswer) -> float | None:
     except ValueError:  # missing, or a date, which needs clocks that agree
         return None
     return min(seconds, MOST_RETRY_SECONDS) if 0 < seconds < math.inf else None
+
+
+def _read_queue(metrics: str) -> int | None:
+    """Return how many requests wait, by the metrics of vLLM; None if they do not tell.
+
+    Raises:
+        ValueError: The text has not the format of Prometheus.
+    """
+    of_queue = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_waiting")]
+    families = text_string_to_metric_families("\n".join(of_queue))
+    samples = [each for family in families for each in family.samples if each.name == "vllm:num_requests_waiting"]
+    values = [each.value for each in samples if 0 <= each.value < 2**31]
+    return int(sum(values)) if values else None
 
 
 def _short(value: Any) -> str | None:

@@ -89,6 +89,13 @@ class Form(Generic[Items, ItemAnswer]):
     """Reads the JSON of an answer about such a batch. Raises TypeError, KeyError or ValueError for JSON that is none,
     and RequestRefused if the server did not finish it."""
 
+    @staticmethod
+    def tokens(value: Any) -> int:
+        """Return how many tokens an answer has, by its JSON; 0 if that does not say."""
+        usage = value.get("usage") if isinstance(value, dict) else None
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        return max(0, tokens) if type(tokens) is int else 0
+
 
 def captions(description: CaptionerDescription) -> Form[FrameArray, FrameCaption]:
     """Return how a server is asked for the caption of a frame, (1, height, width, 3) uint8 RGB."""

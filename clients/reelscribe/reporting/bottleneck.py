@@ -85,13 +85,14 @@ class Resources:
     """Number of CPU cores that the client may use."""
 
 
-def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool) -> str:
+def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool, queued: int | None = None) -> str:
     """Return what limits the speed and what would help, in a few words.
 
     Args:
         load: The load of a stretch of time.
         resources: What the track has.
         sources_wait: Whether there are sources that no process has begun.
+        queued: Number of requests that wait in the server's queue; None if nobody knows.
     """
     seconds = max(load.seconds, 1e-9)
     if load.with_file < FIRST_SECONDS:
@@ -102,6 +103,8 @@ def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool) -> 
         requests = max(load.network + load.queue + load.compute, 1e-9)
         if load.network / requests >= NETWORK_BOUND:
             return "the network is the limit: use a faster one"
+        if queued:
+            return f"the server is the limit, {queued:,} requests wait in its queue: add GPUs or servers"
         if serving < BUSY and resources.requests_in_flight < resources.requests_for_each * resources.server_workers:
             return "requests are the limit: raise --requests-in-flight"
         return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reelscribe.client.balancer import Outage
+from reelscribe.client.endpoint import Answer
 from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
 from reelscribe.reporting.forecast import OpenCost, SourceCost, SourceSize
 from reelscribe.reporting.units import UNITS, Counts
@@ -42,6 +43,8 @@ class TrackSnapshot:
     """Number of requests that were answered."""
     retries: int = 0
     """Number of requests that were sent again."""
+    tokens: int = 0
+    """Number of tokens that a model behind OpenAI's API has written; 0 for others, which do not say."""
     eta_seconds: float | None = None
     """Seconds until the track is done; None until something is known."""
 
@@ -98,7 +101,8 @@ class TrackMeter:
         self._waiting: dict[str, SourceSize] = {}
         """The sources that no decode process has begun to read, by their paths."""
         self._done = self._unsent = 0.0
-        self._requests = 0
+        self._requests = self._tokens = 0
+        self._queued: int | None = None
         self._network = self._queue = self._compute = 0.0
         self._out_of_service = 0.0
         """Time that the track has waited for servers, in seconds."""
@@ -160,12 +164,14 @@ class TrackMeter:
         self.open[path].now += share
         self.open[path].seconds += media_seconds
 
-    def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
-        """Add the time that a request has spent on the network, in the server's queue and in a worker."""
+    def answered(self, answer: Answer) -> None:
+        """Add what is known of a request: the time in which it was sent, waited and was computed, and its tokens."""
         self._requests += 1
-        self._network += network_seconds
-        self._queue += queue_seconds
-        self._compute += compute_seconds
+        self._network += answer.network_seconds
+        self._queue += answer.queue_seconds
+        self._compute += answer.compute_seconds
+        self._tokens += answer.tokens
+        self._queued = answer.queued
 
     def close(self, path: str) -> tuple[float | None, SourceCost | None]:
         """Count a source as done, or as one that the track does not finish.
@@ -211,6 +217,7 @@ class TrackMeter:
             decoded=self._readings.decoded(),
             requests=self._requests,
             retries=self._readings.retries(),
+            tokens=self._tokens,
             decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),
             network_share=self._network / requests,
             queue_share=self._queue / requests,
@@ -223,7 +230,7 @@ class TrackMeter:
         recent = self._window.add(load)
         if outage := self.outage():
             return f"waiting for a server: {outage.reason}"
-        return find_bottleneck(recent, self._resources, sources_wait=bool(self._waiting))
+        return find_bottleneck(recent, self._resources, sources_wait=bool(self._waiting), queued=self._queued)
 
     def _now(self) -> float:
         return time.monotonic() - self._out_of_service

@@ -479,7 +479,7 @@ class Track:
         return replace(readings, retries=lambda: client.retries, outage=lambda: client.outage)
 
     def _count(self, answer: endpoint.Answer) -> None:
-        self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
+        self._meter.answered(answer)
 
     def _load(self) -> Load:
         """Return how long the decode processes and the client were busy; the meter adds what requests took."""
