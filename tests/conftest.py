@@ -20,34 +20,45 @@ settings.load_profile("no deadline")
 
 ROOT = Path(__file__).parents[1]
 
-REAL = Path(__file__).parent / "real"
-SLOW_FOLDERS = {REAL, *(Path(__file__).parent / name for name in ("bench", "e2e"))}
+SLOW_FOLDERS = {Path(__file__).parent / name for name in ("bench", "e2e", "real", "vllm")}
+
+EXTERNAL = {"real": ("--real-data", "scripts/test real"), "vllm": ("--vllm", "scripts/test vllm")}
+"""Marks of tests that need a folder, which are those of the test folder of this name: the option that names the folder,
+and the command that makes it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `scripts/test real FOLDER` say where its folder is."""
+    """Let `scripts/test real FOLDER` and `scripts/test vllm FOLDER` say where their folders are."""
     parser.addoption("--real-data", type=Path, default=ROOT / ".real-data", help="folder of scripts/real_data")
+    parser.addoption("--vllm", type=Path, default=ROOT / ".vllm", help="folder of scripts/peers vllm")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that tests/real does not run."""
-    folder = config.getoption("--real-data")
-    return None if folder.is_dir() else f"real data: {folder} does not exist; scripts/test real makes it for tests/real"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which tests do not run because their folder is not there."""
+    return [
+        f"{mark}: {config.getoption(option)} does not exist; {command} makes it for tests/{mark}"
+        for mark, (option, command) in _absent(config).items()
+    ]
+
+
+def _absent(config: pytest.Config) -> dict[str, tuple[str, str]]:
+    return {mark: needed for mark, needed in EXTERNAL.items() if not config.getoption(needed[0]).is_dir()}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of benchmarks, with a real TorchServe or with real data as slow, and let the longest ones begin first.
 
-    Tests with real data are left out where the data have not been fetched.
+    Tests that need a folder are left out where that does not exist.
     """
     for item in items:
         if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker(pytest.mark.slow)
-        if REAL in item.path.parents:
-            item.add_marker(pytest.mark.real)
-    if not config.getoption("--real-data").is_dir():
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("real")])
-        items[:] = [item for item in items if not item.get_closest_marker("real")]
+        if item.path.parent.name in EXTERNAL:
+            item.add_marker(item.path.parent.name)
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in _absent(config))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=_place)
 
 

@@ -1,5 +1,7 @@
 """The commands of reelscribe and their options."""
 
+import sys
+
 from typer.main import get_command
 
 from reelscribe.cli import app
@@ -17,3 +19,8 @@ def command_options() -> dict[str, set[str]]:
 
     walk("", get_command(app))
     return found
+
+
+def reelscribe(*words: object) -> list[str]:
+    """A command of reelscribe as a command line, for a process of its own."""
+    return [sys.executable, "-m", "reelscribe.cli", *map(str, words)]

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reelscribe.client.endpoint import Answer, Description, Endpoint, Exchange, Server, message_of
 from reelscribe.client.http_session import REDIRECTS, RawAnswer, parse_json
-from reelscribe.client.openai_forms import OPTIONAL, Form
+from reelscribe.client.openai_forms import OPTIONAL, SEGMENTS, Form
 from reelscribe.client.operations import Request
 from reelscribe.contract.clips import CLIP_PROMPT
 from reelscribe.contract.descriptions import (
@@ -61,6 +61,9 @@ SAMPLE_RATE = 16_000
 
 CHUNK_SECONDS = 30.0
 """Length of the longest chunk of audio, in seconds: that of Whisper."""
+
+MAX_TOKENS = 256
+"""Largest number of tokens of an answer, unless an option says otherwise."""
 
 MOST_SIDE = 8192
 """Longest side of a frame, in pixels."""
@@ -172,9 +175,9 @@ class OpenAIEndpoint(Endpoint[Description]):
 
     async def _ask(self, request: Request[Any, Any], form: Form[Any, Any]) -> Exchange:
         """Send a request, and again without the parts that the server refuses if nothing else depends on them."""
-        address = f"{self._server.address}/{form.path}"
+        address, without = f"{self._server.address}/{form.path}", frozenset[str]()
         while True:
-            without = self._without
+            without |= self._without
             content = await request.content(form, self._model, without)
             try:
                 return await self._exchange(
@@ -182,6 +185,9 @@ class OpenAIEndpoint(Endpoint[Description]):
                 )
             except RequestRefused as refusal:
                 refused = {part for part in OPTIONAL if part in str(refusal)} - without
+                if refusal.status == 500 and form.asks_segments and SEGMENTS not in without:
+                    without |= {SEGMENTS}  # vLLM 0.32 fails like this at audio of which it has understood nothing
+                    continue
                 if refusal.status not in _REFUSED or not refused:
                     raise
                 self._without |= refused
@@ -297,7 +303,7 @@ def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any],
             "name": root,
             "revision": settings.revision,
             "generation": {
-                "max_tokens": settings.max_tokens,
+                "max_tokens": settings.max_tokens or _usual_tokens(about["max_model_len"]),
                 "temperature": 0,
                 "seed": 0,
                 "frame_format": settings.frame_format,
@@ -315,6 +321,11 @@ def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any],
     if kind not in _FIELDS:
         raise UsageError(f"{server.url}: expected a TorchServe for a {kind.kind} model, as OpenAI's API has none")
     return make
+
+
+def _usual_tokens(model_length: Any) -> int:
+    """Return the largest number of tokens of an answer, for a model that takes so many with the question, if known."""
+    return MAX_TOKENS if type(model_length) is not int else max(1, min(MAX_TOKENS, model_length // 2))
 
 
 def _of_captioner(server: Server, family: ModelFamily) -> dict[str, Any]:

@@ -31,7 +31,10 @@ from reelscribe.errors import RequestRefused, UsageError, brief
 Items = TypeVar("Items")
 ItemAnswer = TypeVar("ItemAnswer")
 
-OPTIONAL = ("logprobs", "seed", "verbose_json")
+SEGMENTS = "verbose_json"
+"""Part of a request for a transcript that asks for the times of its segments."""
+
+OPTIONAL = ("logprobs", "seed", SEGMENTS)
 """Parts of requests that only add something. They are left out for a server that refuses them by name."""
 
 _MILLISECONDS = 1000
@@ -56,15 +59,15 @@ class OpenAISettings:
     """How the model is told the times of frames; None for what its family takes."""
     frame_prompt: str | None = None
     """What the model is asked about single frames, may be empty; None for what suits its family."""
-    max_tokens: int = 256
-    """Largest number of tokens of an answer."""
+    max_tokens: int | None = None
+    """Largest number of tokens of an answer; None for 256, or half of what the model takes if that is less."""
 
     def __post_init__(self) -> None:
         if self.family is not None and self.family not in FAMILIES:
             raise UsageError(f"family: expected one of {', '.join(FAMILIES)}, got {brief(self.family)}")
         if self.frame_times is not None and self.frame_times not in get_args(FrameTimes):
             raise UsageError(f"frame times: expected video or prompt, got {brief(self.frame_times)}")
-        if type(self.max_tokens) is not int or self.max_tokens < 1:
+        if self.max_tokens is not None and (type(self.max_tokens) is not int or self.max_tokens < 1):
             raise UsageError(f"max tokens: expected 1 or more, got {brief(self.max_tokens)}")
         _quality(self.frame_format)
 
@@ -88,6 +91,8 @@ class Form(Generic[Items, ItemAnswer]):
     parse: Callable[[Any, Items], ItemAnswer]
     """Reads the JSON of an answer about such a batch. Raises TypeError, KeyError or ValueError for JSON that is none,
     and RequestRefused if the server did not finish it."""
+    asks_segments: bool = False
+    """True if it asks for SEGMENTS."""
 
     @staticmethod
     def tokens(value: Any) -> int:
@@ -142,7 +147,7 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
 
     def pack(chunks: Sequence[SampleArray], model: str, without: Collection[str]) -> Content:
         fields = {"model": model, "temperature": "0"}
-        fields["response_format"] = "json" if "verbose_json" in without else "verbose_json"
+        fields["response_format"] = "json" if SEGMENTS in without else SEGMENTS
         if asked.language:
             fields["language"] = asked.language
         return _form(fields, _wav(chunks[0], sample_rate))
@@ -150,7 +155,8 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
     def parse(value: Any, chunks: Sequence[SampleArray]) -> ChunkTranscript:
         return _read_transcript(value, len(chunks[0]) / sample_rate, asked.language)
 
-    return Form(f"audio/{'translations' if asked.task == 'translate' else 'transcriptions'}", pack, parse)
+    path = f"audio/{'translations' if asked.task == 'translate' else 'transcriptions'}"
+    return Form(path, pack, parse, asks_segments=True)
 
 
 def _chat(
