@@ -129,7 +129,8 @@ class OpenAIEndpoint(Endpoint[Description]):
 
     async def describe(self) -> Description:
         """Make the model's description of what the server tells; see `Endpoint.describe`."""
-        listed = {each["id"]: each for each in await self.models()}
+        # A server that lists nothing, such as `transformers serve` with weights in a folder, may have it all the same.
+        listed = {each["id"]: each for each in await self.models()} or {self._model: {"id": self._model}}
         if self._model not in listed:
             names = printable(", ".join(sorted(listed))[:500]) or "none"
             raise AccessRefused(

@@ -107,7 +107,7 @@ async def _find_listed(server: Server, kind: type[ModelDescription], name: str |
         listed = [str(each["id"]) for each in await list_models(server, session)]
     if name is None and len(listed) == 1:
         return listed[0]
-    if name is None or name not in listed:
+    if name is None or (listed and name not in listed):
         what, option = _NAME_AND_OPTION[kind]
         got = "" if name is None else f"{brief(name)}; "
         raise UsageError(
