@@ -257,7 +257,10 @@ class Balancer(Generic[Description]):
                 continue
             if self.description is None or description.identity == self.description.identity:
                 break
-            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {printable(description.name)}")
+            another = f"{endpoint.url}: it serves another model now, {printable(description.name)}"
+            if another != str(endpoint.outage):
+                _log.warning("waiting for the model that the run began with: %s", another)
+            endpoint.outage = ServerError(another)
         endpoint.outage = None
         _log.info("%s answers again", endpoint.url)
         self._recovered.set()
