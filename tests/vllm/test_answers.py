@@ -56,7 +56,7 @@ def test_held_out_clips_are_described_as_our_handler_does(clips, tmp_path):
         path = folder / f"{at:03}.mp4"
         encode(events[at : at + BATCH], path)
         ours += describe(read(path, describer), describer)
-    records = caption(clips.url, tmp_path / "out", folder, *WINDOWS, *OUR_CLIPS)
+    records = caption(clips.url, tmp_path / "out", folder, *WINDOWS, *OUR_CLIPS, "--frame-format", "png")
     theirs = [clip["text"] for record in records for clip in record["clips"]]
     exact = [sum(event.caption == text for event, text in zip(events, texts, strict=True)) for texts in (ours, theirs)]
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
@@ -67,7 +67,7 @@ def test_held_out_clips_are_described_as_our_handler_does(clips, tmp_path):
 def test_all_frames_get_the_captions_of_torchserve(vllm_folder, media, tmp_path):
     words = (media, "--all-frames")
     with serve_vllm(vllm_folder, CAPTIONER, "captioner", tmp_path, *captioner_template(tmp_path)) as server:
-        theirs = caption(server.url, tmp_path / "vllm", *words, "--family", "blip2")
+        theirs = caption(server.url, tmp_path / "vllm", *words, "--family", "blip2", "--frame-format", "png")
     with serve_demo_models(tmp_path / "server") as server:
         key = ("--key-file", server.instance.key_file, "--model", "captioner")
         ours = caption(server.url, tmp_path / "torchserve", *words, *key)

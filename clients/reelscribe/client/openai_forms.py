@@ -53,8 +53,8 @@ class OpenAISettings:
     """Family of the model, one of `contract.families.FAMILIES`, for models whose name does not tell it."""
     revision: str = ""
     """Any text that changes when the weights behind the model's name do, as servers do not say."""
-    frame_format: str = "png"
-    """How frames are encoded: "png", which is lossless, or "jpeg:95" with a quality from 1 to 100."""
+    frame_format: str = "jpeg:95"
+    """How frames are encoded: "jpeg:95" with a quality from 1 to 100 and all colours, or "png", which loses nothing."""
     frame_times: FrameTimes | None = None
     """How the model is told the times of frames; None for what its family takes."""
     frame_prompt: str | None = None
@@ -185,15 +185,16 @@ def _text(text: str) -> list[dict[str, Any]]:
 
 
 def _picture(frame: FrameArray, description: ModelDescription) -> dict[str, Any]:
-    kind, data = _encoded(frame, description.generation["frame_format"])
-    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
+    encoded = encode_frame(frame, description.generation["frame_format"])
+    kind = "png" if _quality(description.generation["frame_format"]) is None else "jpeg"
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{_base64(encoded)}"}}
 
 
 def _video(
     frames: FrameArray, times: Sequence[float], description: ModelDescription
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the part with a video, and the option with the times of its frames."""
-    data = [_encoded(frame, description.generation["frame_format"])[1] for frame in frames]
+    data = [_base64(encode_frame(frame, description.generation["frame_format"])) for frame in frames]
     # Frames before 0 are shown at 0, as players do. vLLM finds out by itself how each one is encoded.
     numbers = [max(0, round(_MILLISECONDS * seconds)) for seconds in times]
     timing = {
@@ -206,15 +207,19 @@ def _video(
     return part, {"media_io_kwargs": {"video": timing}}
 
 
-def _encoded(frame: FrameArray, frame_format: str) -> tuple[str, str]:
-    """Return the name of the format of a frame, and the frame in that format as base64."""
+def encode_frame(frame: FrameArray, frame_format: str) -> bytes:
+    """Return a frame, (height, width, 3) uint8 RGB, in a format of `OpenAISettings.frame_format`."""
     quality, file = _quality(frame_format), io.BytesIO()
     picture = Image.fromarray(np.ascontiguousarray(frame))
     if quality is None:
         picture.save(file, "PNG", compress_level=1)
     else:
         picture.save(file, "JPEG", quality=quality, subsampling=0)
-    return "png" if quality is None else "jpeg", b2a_base64(file.getbuffer(), newline=False).decode()
+    return file.getvalue()
+
+
+def _base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
 
 
 def _quality(frame_format: str) -> int | None:

@@ -141,7 +141,7 @@ class OpenAIOptions:
     frame_format: Annotated[
         str | None,
         openai_option(
-            metavar="png|jpeg:N", help="Send frames as PNG, or as JPEG of a quality up to 100.", show_default="png"
+            metavar="png|jpeg:N", help="Send frames as PNG, or as JPEG of a quality up to 100.", show_default="jpeg:95"
         ),
     ] = None
     frame_times: Annotated[
