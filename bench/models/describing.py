@@ -1,7 +1,7 @@
 """How fast are clips described, ours and what people use today, and how much CPU and memory does it need?
 
     scripts/bench describing [--rounds 5] [--sizes 640x360 1920x1080] [--ways ours litserve ...] [--clips N]
-                             [--peer-python FILE] [--json FILE]
+                             [--peer-python FILE] [--vllm FOLDER] [--json FILE]
 
 Every way runs the demo clip model on one thread of the CPU (with more, the ways without a server could use both cores
 for it in turns), and describes the same H.264 files of 4 s, 25 frames a
@@ -17,7 +17,11 @@ litserve: LitServe, which joins up to 8 clips that come within 20 ms and runs th
     client decodes and scales with our processes.
 litserve-wait: the same, but it waits for more clips for half a second, as our client does.
 litserve-card: the same, but the model runs by the code of the model card, with the processor of transformers.
+ours-vllm: the same command as ours, with a vLLM as the server.
+vllm-video-16, vllm-video-32: a script that sends whole files to vLLM's own decoder, so many of them in flight.
+vllm-frames-16, vllm-frames-32: a script that decodes files with PyAV in two processes, and sends 2 frames a second.
 
+The ways with vLLM need the folder of `scripts/peers vllm`, as --vllm. It keeps nothing from one request for the next.
 card-1, card-8 and litserve-card need torchvision and torchcodec, which the project does without. Give the Python of an
 environment that has them, as --peer-python; without it, these ways are left out. To make one:
 
@@ -60,6 +64,7 @@ from peers.services import Service, serve_module
 from reelscribe.archive import build as archive
 from reelscribe.client.operations import JOIN_CLIPS_SECONDS
 from servers.torchserve import CLIPS, CONFIG, HANDLERS, serve
+from servers.vllm import CLIPS_OPTIONS, serve_vllm
 from synthetic.video_files import FRAMES_PER_SECOND, write_event_library
 
 CLIP_SECONDS = 4
@@ -72,6 +77,12 @@ SIZES = {"640x360": 120, "1920x1080": 40}
 OURS = "ours"
 CARD = ("card-1", "card-8", "litserve-card")
 """The ways that need the Python of --peer-python."""
+
+
+VLLM = tuple(f"vllm-{kind}-{in_flight}" for kind in ("video", "frames") for in_flight in (16, 32))
+"""The ways of scripts with vLLM."""
+
+UNCACHED = ("--mm-processor-cache-gb", "0", "--no-enable-prefix-caching")
 
 
 @dataclass(frozen=True)
@@ -98,8 +109,16 @@ def serve_ours(directory: Path) -> Iterator[Service]:
         yield Service.ours(serving)
 
 
-def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
-    """All ways, or without the Python of the peers those that do without it."""
+@contextmanager
+def serve_on_vllm(folder: Path, directory: Path) -> Iterator[Service]:
+    """Serve the model with vLLM, which is in a folder."""
+    directory.mkdir()
+    with serve_vllm(folder, CLIPS, "clips", directory, *CLIPS_OPTIONS, *UNCACHED) as server:
+        yield Service(("--url", server.address), tuple(server.processes()))
+
+
+def make_ways(model: Model, peer_python: str | None, vllm: Path | None) -> dict[str, Way]:
+    """All ways, but those whose peers are not installed."""
     windows = ("--clip-seconds", str(CLIP_SECONDS))
     litserve = ("--budget", model.budget(), *windows)
     ways = {
@@ -107,6 +126,14 @@ def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
         "litserve": Way("litserve", "peers.clips.litserve_client", litserve),
         "litserve-wait": Way("litserve-wait", "peers.clips.litserve_client", litserve),
     }
+    if vllm:
+        pixels = ("--frame-pixels", str(int(json.loads(model.budget())["max_pixels"])))
+        ways["ours-vllm"] = Way("vllm", "peers.clips.our_client", ("--openai", *windows, *pixels))
+        asked = ("--budget", model.budget(), "--prompt", model.settings.prompt)
+        for name in VLLM:
+            _, way, in_flight = name.split("-")
+            options = ("--way", way, "--in-flight", in_flight, *asked)
+            ways[name] = Way("vllm", "peers.clips.vllm_clients", options)
     if peer_python:
         script = "peers.clips.card"
         ways |= {
@@ -117,7 +144,7 @@ def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
     return ways
 
 
-def make_servers(model: Model, peer_python: str | None) -> Servers:
+def make_servers(model: Model, peer_python: str | None, vllm: Path | None) -> Servers:
     """The servers of all ways."""
     module = "peers.clips.litserve_server"
     handler, card = (("--model", name, *model.options(), "--wait-seconds") for name in ("handler", "card"))
@@ -126,6 +153,8 @@ def make_servers(model: Model, peer_python: str | None) -> Servers:
         "litserve": lambda directory: serve_module(module, directory, (*handler, "0.02")),
         "litserve-wait": lambda directory: serve_module(module, directory, (*handler, str(JOIN_CLIPS_SECONDS))),
     }
+    if vllm:
+        servers = {**servers, "vllm": partial(serve_on_vllm, vllm)}
     if peer_python:
         peer = partial(serve_module, module, options=(*card, "0.02"), python=peer_python)
         servers = {**servers, "litserve-card": peer}
@@ -135,7 +164,7 @@ def make_servers(model: Model, peer_python: str | None) -> Servers:
 def compare(size: str, measured: dict[str, Measured]) -> Iterator[tuple[str | Spread, ...]]:
     """Yield the rows of the second table."""
     for other, each in measured.items():
-        if not other.startswith(OURS):
+        if other != OURS:
             names = ("per_second", "steady_per_second", "client_cpu_seconds")
             speed, steady, cpu = (measured[OURS].spread(name).over(each.spread(name)) for name in names)
             yield size, other, speed, steady, cpu
@@ -146,15 +175,18 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--ways", nargs="+", choices=("ours", "litserve", "litserve-wait", *CARD))
+    every = ("ours", "litserve", "litserve-wait", *CARD, "ours-vllm", *VLLM)
+    parser.add_argument("--ways", nargs="+", choices=every)
     parser.add_argument("--clips", type=int, help="number of clips; by default, as many as suit the size")
     parser.add_argument("--peer-python", type=_peer_python, metavar="FILE", help="a Python that has torchvision")
+    parser.add_argument("--vllm", type=_absolute, metavar="FOLDER", help="folder of scripts/peers vllm")
     add_json_option(parser)
     options = parser.parse_args()
     model = Model(ClipSettings(str(CLIPS)))
-    ways = make_ways(model, options.peer_python)
+    ways = make_ways(model, options.peer_python, options.vllm)
     if missing := set(options.ways or ()) - set(ways):
-        parser.error(f"{', '.join(sorted(missing))}: expected --peer-python, which this way needs; see --help")
+        needed = "--vllm" if any("vllm" in name for name in missing) else "--peer-python"
+        parser.error(f"{', '.join(sorted(missing))}: expected {needed}, which this way needs; see --help")
     ways = {name: ways[name] for name in options.ways or ways}
     headings = columns("clips")
     memory = ("client MB", "server MB")
@@ -169,7 +201,9 @@ def main() -> None:
                 directory / "clips", width, height, clips=clips, different=min(clips, DIFFERENT), frames=frames
             )
             work = Work(sources, clips, per=100)
-            measured = measure(directory, ways, make_servers(model, options.peer_python), work, options.rounds)
+            measured = measure(
+                directory, ways, make_servers(model, options.peer_python, options.vllm), work, options.rounds
+            )
         for name, each in measured.items():
             peaks = (f"{each.peak.client:.0f}", f"{each.peak.server:.0f}")
             table.add(size, name, *(each.spread(column) for column in headings), *peaks, each.same_texts(truth))
@@ -179,6 +213,10 @@ def main() -> None:
             for row in compare(size, measured):
                 ratios.add(*row)
     publish([table, ratios], options.json)
+
+
+def _absolute(word: str) -> Path:
+    return Path(word).absolute()
 
 
 def _peer_python(word: str) -> str:

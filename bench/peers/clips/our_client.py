@@ -1,14 +1,17 @@
 """Our client as `reelscribe caption --clips` runs it, in a process like those of the other clients.
 
 python -m peers.clips.our_client --url http://127.0.0.1:8080 --key-file key_file.json --clip-seconds 4 a.mp4 b.mp4
+python -m peers.clips.our_client --openai --url http://127.0.0.1:8000 --clip-seconds 4 a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lib.command import command_parser
 from lib.delays import Stalls
@@ -18,6 +21,7 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import ClipClient
+from reelscribe.client.openai_forms import Content, Form, OpenAISettings
 from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.outcomes import DescribedClip
 from reelscribe.decode.clips import ClipCutting
@@ -33,16 +37,28 @@ class RecordedClient(ClipClient):
     def __init__(self, servers: Sequence[Server], model: str, recorder: Recorder) -> None:
         super().__init__(servers, model)
         self._recorder = recorder
+        self._speaks_openai = servers[0].speaks_openai
 
     async def request(
         self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
     ) -> list[ItemAnswer | RequestRefused]:
         """Return the answers of a request, and record its size and the time of the answer."""
-        # Packed once more to measure the size; this copies no frames.
-        self._recorder.sent(size_sent(operation.pack(items), self._balancer.memories))
+        if self._speaks_openai and operation.openai:
+            operation = replace(operation, openai=self._recorded(operation.openai))
+        else:
+            # Packed once more to measure the size; this copies no frames.
+            self._recorder.sent(size_sent(operation.pack(items), self._balancer.memories))
         answers = await super().request(operation, items, permit)
         self._recorder.answered(len(answers))
         return answers
+
+    def _recorded(self, form: Form[Any, ItemAnswer]) -> Form[Any, ItemAnswer]:
+        def pack(items: Any, model: str, without: Collection[str]) -> Content:
+            content = form.pack(items, model, without)
+            self._recorder.sent(len(content.body))
+            return content
+
+        return replace(form, pack=pack)
 
 
 async def describe(
@@ -65,16 +81,22 @@ def main() -> None:
     """Describe the sources and print the outcome."""
     parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--key-file", type=Path, required=True)
+    parser.add_argument("--key-file", type=Path, help="for TorchServe")
     parser.add_argument("--clip-seconds", type=float, required=True, help="length of windows")
+    parser.add_argument("--openai", action="store_true", help="the server has OpenAI's API")
+    parser.add_argument("--frame-pixels", type=int, help="largest size of frames; by default what the model takes")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     cutting = ClipCutting("windows", window_seconds=options.clip_seconds)
-    server = Server(options.url, Credentials(options.key_file))
+    credentials = Credentials(options.key_file) if options.key_file else None
+    url = f"openai+{options.url}/v1" if options.openai else options.url
+    server = Server(url, credentials, openai=OpenAISettings("qwen3-vl"))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()
         texts, longest_stall_ms = asyncio.run(
-            describe(server, ClipOptions(cutting), options.sources, Path(out), recorder)
+            describe(
+                server, ClipOptions(cutting, frame_pixels=options.frame_pixels), options.sources, Path(out), recorder
+            )
         )
         recorder.print_outcome(texts, longest_stall_ms)
 
