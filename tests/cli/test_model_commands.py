@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion
+from support.commands import reelscribe
 from support.fake_management import FakeManagement, FakeVersion
+from support.fake_openai import serving
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,22 @@ def test_a_command_without_a_usable_server_says_what_it_expects(tmp_path, monkey
     result = CliRunner().invoke(app, ["models", "list", *options])
     assert result.exit_code == 2
     assert message in result.output
+
+
+async def test_the_models_of_a_server_with_openais_api_are_listed():
+    async with serving() as server:
+        process = await asyncio.create_subprocess_exec(
+            *reelscribe("models", "list", "--server", server.url), stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert output.decode() == "m: a/Qwen3-VL-2B, family qwen3-vl\n"
+
+
+@pytest.mark.parametrize("words", [["http://127.0.0.1:9"], ["openai+http://127.0.0.1:9/v1", "--directory", "x"]])
+def test_models_of_a_torchserve_are_listed_by_its_folder_or_management_address(words):
+    result = CliRunner().invoke(app, ["models", "list", "--server", *words])
+    assert result.exit_code == 2
+    assert "--server: expected a server with OpenAI's API" in result.output
 
 
 def test_unregistering_the_only_version_warns_that_the_model_is_gone(monkeypatch):

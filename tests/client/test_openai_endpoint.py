@@ -6,7 +6,6 @@ import io
 import numpy as np
 import pytest
 import pytest_asyncio
-from aiohttp import web
 from PIL import Image
 
 from reelscribe.client.credentials import ApiKey
@@ -16,62 +15,16 @@ from reelscribe.client.openai_forms import OpenAISettings
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import AccessRefused, ServerError, UsageError
+from support.fake_openai import chat, serving
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (3, 32, 64, 3), np.uint8)
 CLIP = Clip(FRAMES, [-0.02, 0.0335, 12.5])
 
 
-def chat(text="a cat", ended="stop", **fields):
-    """The answer of vLLM 0.32.0, as far as it is read."""
-    logprobs = {"content": [{"token": "a", "logprob": -0.5}, {"token": "", "logprob": 0.0}]}
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": ended}
-    usage = {"prompt_tokens": 9, "completion_tokens": 2}
-    return {"model": "m", "choices": [choice | {"logprobs": logprobs}], "usage": usage, **fields}
-
-
-class FakeVLLM:
-    """Lists one model, and answers every request as a test says."""
-
-    def __init__(self):
-        self.answers = []
-        self.asked = []
-        self.keys = set()
-
-    def __call__(self):
-        app = web.Application(client_max_size=2**24)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/version", self._version)
-        app.router.add_post("/v1/{path:.*}", self._answer)
-        return app
-
-    async def _models(self, request):
-        self.keys.add(request.headers.get("Authorization"))
-        return web.json_response({"data": [{"id": "m", "root": "a/Qwen3-VL-2B", "owned_by": "vllm"}]})
-
-    async def _version(self, _):
-        return web.json_response({"version": "0.32.0"})
-
-    async def _answer(self, request):
-        is_form = request.content_type == "multipart/form-data"
-        self.asked.append(dict(await request.post()) if is_form else await request.json())
-        answer = self.answers.pop(0) if self.answers else chat()
-        status, headers = 200, {}
-        if isinstance(answer, tuple):
-            status, answer, *rest = answer
-            headers = rest[0] if rest else {}
-        return web.json_response(answer, status=status, headers=headers)
-
-
 @pytest_asyncio.fixture
 async def server():
-    fake = FakeVLLM()
-    runner = web.AppRunner(fake())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    fake.url = f"openai+http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-    yield fake
-    await runner.cleanup()
+    async with serving() as fake:
+        yield fake
 
 
 def pictures(url):
@@ -85,7 +38,8 @@ async def describe(server, clip=CLIP, settings=None, key=None):
 
 
 async def test_a_clip_is_a_video_whose_frames_have_their_times(server):
-    assert await describe(server) == ClipDescription("a cat", "complete", 2, -0.25)
+    described = await describe(server, settings=OpenAISettings(frame_format="png"))
+    assert described == ClipDescription("a cat", "complete", 2, -0.25)
     (request,) = server.asked
     video, text = request["messages"][0]["content"]
     assert np.array_equal(pictures(video["video_url"]["url"]), FRAMES)
@@ -115,6 +69,31 @@ async def test_a_frame_is_captioned_and_a_chunk_transcribed(server):
         (transcript,) = await client.transcribe([chunk], 16_000, TranscriptionOptions(language="en"))
     assert (transcript.segments[0].start, transcript.segments[0].end, transcript.language) == (0.5, 2.0, "en")
     assert (server.asked[1]["language"], server.asked[1]["response_format"]) == ("en", "verbose_json")
+
+
+async def test_a_chunk_at_which_vllm_fails_is_asked_about_without_segments(server):
+    failure = (500, {"error": {"message": "tuple index out of range", "code": 500}})
+    server.answers = [failure, {"text": ""}, {"text": "Hi.", "segments": [{"start": 0, "end": 1, "text": "Hi."}]}]
+    async with SpeechClient([Server(server.url)], "m") as client:
+        await client.describe()
+        first, second = [(await client.transcribe([np.zeros(32_000, np.int16)], 16_000))[0] for _ in range(2)]
+    assert (first.segments, second.segments[0].end) == ((), 1.0)
+    assert [asked["response_format"] for asked in server.asked] == ["verbose_json", "json", "verbose_json"]
+
+
+async def test_tokens_and_the_queue_of_vllm_are_known(server):
+    told = []
+    async with ClipClient([Server(server.url)], "m") as client:
+        client.on_answer = told.append
+        await client.describe()
+        await client.describe_clips([CLIP])
+    assert [(answer.tokens, answer.queued) for answer in told] == [(2, 3)]
+
+
+async def test_a_server_that_lists_no_models_is_asked_for_the_one_that_is_named(server):
+    server.listed = []
+    await describe(server)
+    assert server.asked[0]["model"] == "m"
 
 
 async def test_a_server_that_takes_no_times_ends_the_run_with_the_flag(server):

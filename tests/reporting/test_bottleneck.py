@@ -31,6 +31,11 @@ def test_there_is_one_cause_with_advice(load, cause):
     assert limit(**load) == cause
 
 
+def test_a_server_that_tells_its_queue_is_named_with_it():
+    text = find_bottleneck(Load(**WAITING_DECODERS), FRAMES, sources_wait=True, queued=1200)
+    assert text == "the server is the limit, 1,200 requests wait in its queue: add GPUs or servers"
+
+
 def test_a_single_decoder_that_is_always_busy_is_the_limit_or_the_last_sources_are():
     one = Resources("frames", decode_workers=1, server_workers=1, requests_in_flight=32, cores=2)
     busy = {"seconds": 100.0, "with_file": 100.0, "busy": 96.0, "compute": 30.0}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from reelscribe.client.balancer import Outage
+from reelscribe.client.endpoint import Answer
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting import meter, node_meter, track_meter
@@ -114,10 +115,11 @@ def test_a_snapshot_is_the_same_after_it_was_json(run):
 
 
 def test_the_time_of_requests_is_shared_out(run):
-    run.frames.answered(1.0, 2.0, 3.0)
-    run.frames.answered(0.0, 0.0, 4.0)
-    run.with_sound().answered(9.0, 9.0, 9.0)  # which is another server
+    run.frames.answered(Answer([], "", 1.0, 2.0, 3.0, tokens=7))
+    run.frames.answered(Answer([], "", 0.0, 0.0, 4.0))
+    run.with_sound().answered(Answer([], "", 9.0, 9.0, 9.0))  # which is another server
     track, _ = run.now.tracks
+    assert (track.requests, track.tokens) == (2, 7)
     assert (track.network_share, track.queue_share, track.compute_share) == pytest.approx((0.1, 0.2, 0.7))
     assert track.server_share == pytest.approx(7 / (100 * 4))
 
