@@ -84,13 +84,14 @@ def main() -> None:
     parser.add_argument("--key-file", type=Path, help="for TorchServe")
     parser.add_argument("--clip-seconds", type=float, required=True, help="length of windows")
     parser.add_argument("--openai", action="store_true", help="the server has OpenAI's API")
+    parser.add_argument("--max-tokens", type=int, help="largest number of tokens of an answer over OpenAI's API")
     parser.add_argument("--frame-pixels", type=int, help="largest size of frames; by default what the model takes")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     cutting = ClipCutting("windows", window_seconds=options.clip_seconds)
     credentials = Credentials(options.key_file) if options.key_file else None
     url = f"openai+{options.url}/v1" if options.openai else options.url
-    server = Server(url, credentials, openai=OpenAISettings("qwen3-vl"))
+    server = Server(url, credentials, openai=OpenAISettings("qwen3-vl", max_tokens=options.max_tokens))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()
         texts, longest_stall_ms = asyncio.run(
