@@ -1,12 +1,10 @@
 """A server with OpenAI's API: what it is asked, what of its answers is believed, and what its refusals mean."""
 
-import base64
-import io
+import asyncio
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from PIL import Image
 
 from reelscribe.client.credentials import ApiKey
 from reelscribe.client.endpoint import Server
@@ -15,7 +13,9 @@ from reelscribe.client.openai_forms import OpenAISettings
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import AccessRefused, ServerError, UsageError
-from support.fake_openai import chat, serving
+from support.fake_openai import chat, pictures, serving
+from support.patience import PATIENCE
+from support.sending import no_waiting
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (3, 32, 64, 3), np.uint8)
 CLIP = Clip(FRAMES, [-0.02, 0.0335, 12.5])
@@ -25,10 +25,6 @@ CLIP = Clip(FRAMES, [-0.02, 0.0335, 12.5])
 async def server():
     async with serving() as fake:
         yield fake
-
-
-def pictures(url):
-    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(part)))) for part in url.split(",")[1:]]
 
 
 async def describe(server, clip=CLIP, settings=None, key=None):
@@ -42,7 +38,8 @@ async def test_a_clip_is_a_video_whose_frames_have_their_times(server):
     assert described == ClipDescription("a cat", "complete", 2, -0.25)
     (request,) = server.asked
     video, text = request["messages"][0]["content"]
-    assert np.array_equal(pictures(video["video_url"]["url"]), FRAMES)
+    assert np.array_equal(pictures(request), FRAMES)
+    assert video["type"] == "video_url"
     assert request["media_io_kwargs"]["video"]["frames_indices"] == [0, 34, 12_500]
     assert request["media_io_kwargs"]["video"]["fps"] == 1000
     assert text["text"].startswith("Describe this video clip")
@@ -132,6 +129,20 @@ async def test_a_server_with_other_settings_than_before_ends_the_run(server):
         await client.describe_clips([CLIP])
         with pytest.raises(AccessRefused, match="expected the server as it was"):
             await client.describe_clips([CLIP])
+
+
+async def test_a_model_that_is_swapped_is_waited_out(server, messages):
+    own, server.answers = server.listed, [(404, {"error": {"message": "no model m"}})]
+    with no_waiting():
+        async with asyncio.timeout(PATIENCE), ClipClient([Server(server.url)], "m") as client:
+            await client.describe()
+            server.listed = [own[0] | {"root": "another"}]
+            asking = asyncio.create_task(client.describe_clips([CLIP]))
+            while not any("it serves another model now, another" in line for line in messages.lines):
+                await messages.arrived.wait()
+                messages.arrived.clear()
+            server.listed = own
+            assert (await asking)[0].text == "a cat"
 
 
 async def test_the_key_file_has_the_key_alone(server, tmp_path):

@@ -78,9 +78,8 @@ class LyingServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         fields = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:] if line)
         await reader.readexactly(int(fields.get("content-length", 0)))
-        if "describe" in fields:
-            value = self.description
-            writer.write(as_json(value.to_json() if isinstance(value, ModelDescription) else value))
+        if (honest := self._description(head.split()[1], fields)) is not None:
+            writer.write(honest)
         else:
             self.heads.append(head)
             self.arrivals.put_nowait(None)
@@ -89,6 +88,33 @@ class LyingServer:
             else:
                 await self.lie(writer)
         await writer.drain()
+
+    def _description(self, path: str, fields: dict[str, str]) -> bytes | None:
+        """The answer to a request for the description; None for other requests."""
+        if "describe" not in fields:
+            return None
+        value = self.description
+        return as_json(value.to_json() if isinstance(value, ModelDescription) else value)
+
+
+class LyingOpenAI(LyingServer):
+    """The same for a server with OpenAI's API, which describes itself at several addresses."""
+
+    def __init__(self, lie: Lie, **told: bytes) -> None:
+        """Take the lie, and what is told at `/v1/models`, `/version` and `/metrics` in place of the truth."""
+        super().__init__(lie)
+        entry = {"id": "m", "root": "a/Qwen3-VL-2B", "owned_by": "vllm", "max_model_len": 4096}
+        self.told = {"models": as_json({"data": [entry]}), "version": as_json({"version": "0.32.0"})} | told
+
+    async def __aenter__(self) -> LyingOpenAI:
+        await super().__aenter__()
+        self.url = f"openai+{self.url}/v1"
+        return self
+
+    def _description(self, path: str, fields: dict[str, str]) -> bytes | None:
+        if path.endswith("/metrics"):
+            return self.told.get("metrics", response("", status="404 Not Found"))
+        return self.told.get(path.rsplit("/", 1)[-1])
 
 
 async def then_close(writer: asyncio.StreamWriter, content: bytes) -> None:

@@ -1,0 +1,139 @@
+"""Runs with a server that has OpenAI's API: whatever is killed, and whatever it answers, what is saved is right."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import ClipClient
+from reelscribe.contract.outcomes import ClipFailure
+from reelscribe.errors import OutputError, ServerError
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.clips import ClipTrack
+from support.clip_runs import options_of, write_clips
+from support.commands import reelscribe
+from support.fake_openai import chat, pictures, serving
+from support.patience import PATIENCE
+from support.sending import no_waiting
+
+STEP = 5
+FILES = 12
+CLIPS = 4
+KILLS = 10
+
+
+def name_of(request) -> int:
+    """The grey level of a clip, which is its name: no other clip of the library has it."""
+    return STEP * round(float(pictures(request)[0].mean()) / STEP)
+
+
+def described(request):
+    return chat(f"clip {name_of(request)}")
+
+
+@pytest.fixture
+def library(tmp_path) -> Path:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    for k in range(FILES):
+        write_clips(folder / f"{k:02}.mkv", [STEP * (CLIPS * k + n + 1) for n in range(CLIPS)])
+    return folder
+
+
+def saved(out: Path) -> set[int]:
+    """The names of the clips that the ledger has descriptions of."""
+    try:
+        with LedgerReader(out) as ledger:
+            results = [result for job in range(1, FILES + 1) for result in ledger.clip_results(job)]
+    except OutputError:
+        return set()
+    return {int(result.text.removeprefix("clip ")) for result in results}
+
+
+async def test_a_client_that_is_killed_ten_times_asks_nothing_again_that_is_saved(library, tmp_path):
+    def command(out: Path) -> list[str]:
+        words = ("--clips", "windows", "--clip-seconds", 1, "--requests-in-flight", 3, "--quiet")
+        return reelscribe("caption", library, *words, "--server", server.url, "--out", out)
+
+    async def run(out: Path, answers: int | None = None) -> None:
+        """Run the command, and kill it after so many answers."""
+        process = await asyncio.create_subprocess_exec(*command(out))
+        if answers is None:
+            assert await process.wait() == 0
+            return
+        for _ in range(answers):
+            await asyncio.wait_for(server.arrivals.get(), PATIENCE)
+        process.kill()
+        await process.wait()
+
+    async with serving() as server:
+        server.answer = described
+        await run(tmp_path / "quiet")
+        out, done = tmp_path / "out", set[int]()
+        for kill in range(KILLS + 1):
+            server.asked.clear()
+            server.arrivals = asyncio.Queue()
+            await run(out, None if kill == KILLS else 4)
+            assert done.isdisjoint(map(name_of, server.asked))
+            done = saved(out)
+    assert len(done) == FILES * CLIPS
+    assert (out / "annotations.jsonl").read_bytes() == (tmp_path / "quiet" / "annotations.jsonl").read_bytes()
+
+
+async def describe(server, library: Path, out: Path) -> None:
+    with no_waiting():
+        async with asyncio.timeout(PATIENCE), ClipClient([Server(server.url)], "m") as client:
+            await Run([ClipTrack(client, options_of())], out).run([str(library)])
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (chat(ended="other", system_fingerprint="one"), "finish_reason: expected"),
+        (chat(system_fingerprint="another"), "expected the server as it was when the run began"),
+        ((403, {"error": "no"}), "status 403"),
+    ],
+)
+async def test_a_lie_ends_the_run_and_the_next_one_goes_on_where_it_was(library, tmp_path, lie, words):
+    def answer(request):
+        return described(request) | {"system_fingerprint": "one"} if len(server.asked) <= 2 * CLIPS else lie
+
+    out = tmp_path / "out"
+    async with serving() as server:
+        server.answer = answer
+        with pytest.raises(ServerError, match=words) as error:
+            await describe(server, library, out)
+        before = saved(out)
+        server.asked, server.answer = [], described
+        await describe(server, library, out)
+        assert before.isdisjoint(map(name_of, server.asked))
+    assert str(error.value).isprintable()
+    assert before
+    assert len(saved(out)) == FILES * CLIPS
+
+
+async def test_a_storm_of_429_costs_no_clip(library, tmp_path):
+    def answer(request):
+        storm = len(server.asked) % 3
+        return (429, {"error": "slow down"}, {"Retry-After": "0.001"}) if storm else described(request)
+
+    async with serving() as server:
+        server.answer = answer
+        await describe(server, library, tmp_path / "out")
+    assert len(saved(tmp_path / "out")) == FILES * CLIPS
+
+
+async def test_a_clip_that_is_too_long_for_the_model_costs_itself_alone(library, tmp_path):
+    def answer(request):
+        too_long = (400, {"error": {"message": "This model's maximum context length is 9 tokens"}})
+        return too_long if name_of(request) == 2 * STEP else described(request)
+
+    async with serving() as server:
+        server.answer = answer
+        await describe(server, library, tmp_path / "out")
+    with LedgerReader(tmp_path / "out") as ledger:
+        results = [result for job in range(1, FILES + 1) for result in ledger.clip_results(job)]
+    (failure,) = [result for result in results if isinstance(result, ClipFailure)]
+    assert "maximum context length" in failure.error
