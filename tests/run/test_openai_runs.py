@@ -1,20 +1,27 @@
 """Runs with a server that has OpenAI's API: whatever is killed, and whatever it answers, what is saved is right."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from reelscribe._track_specs import ModelSpec
+from reelscribe.client.credentials import ApiKey
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ClipClient
+from reelscribe.client.openai_forms import OpenAISettings
+from reelscribe.cluster.session import RemoteNodes
 from reelscribe.contract.outcomes import ClipFailure
 from reelscribe.errors import OutputError, ServerError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.clips import ClipTrack
+from reelscribe.server.server_discovery import FoundServer
 from support.clip_runs import options_of, write_clips
 from support.commands import reelscribe
 from support.fake_openai import chat, pictures, serving
+from support.local_cluster import LocalCluster
 from support.patience import PATIENCE
 from support.sending import no_waiting
 
@@ -137,3 +144,24 @@ async def test_a_clip_that_is_too_long_for_the_model_costs_itself_alone(library,
         results = [result for job in range(1, FILES + 1) for result in ledger.clip_results(job)]
     (failure,) = [result for result in results if isinstance(result, ClipFailure)]
     assert "maximum context length" in failure.error
+
+
+async def test_nodes_ask_a_server_with_openais_api_with_its_key_and_settings(library, tmp_path):
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "key").chmod(0o600)
+    outs = tmp_path / "here", tmp_path / "elsewhere"
+    async with serving() as server:
+        server.answer = described
+        settings = OpenAISettings(frame_format="png", max_tokens=99)
+        found = FoundServer(Server(server.url, ApiKey(tmp_path / "key"), openai=settings))
+        spec = ModelSpec(options_of(), [found], "m", 3)
+        for out in outs:
+            async with AsyncExitStack() as stack:
+                here = out.name == "here"
+                nodes = [await spec.open(stack)] if here else RemoteNodes([spec], LocalCluster("a"))
+                await asyncio.wait_for(Run(nodes, out).run([str(library)]), PATIENCE)
+    assert server.keys == {"Bearer secret"}
+    assert {asked["max_tokens"] for asked in server.asked} == {99}
+    assert len(server.asked) == 2 * FILES * CLIPS
+    here, elsewhere = ((out / "annotations.jsonl").read_bytes() for out in outs)
+    assert here == elsewhere
