@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from transformers import Qwen3VLConfig
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.report import Report, publish
@@ -28,13 +29,27 @@ from lib.ways import Way, Work, columns, measure
 from models.describing import CLIP_SECONDS, DIFFERENT, UNCACHED
 from peers.services import Service
 from reelscribe.archive import build as archive
-from servers.torchserve import CONFIG, HANDLERS, serve
+from servers.torchserve import CLIPS, CONFIG, HANDLERS, serve
 from servers.vllm import CLIPS_OPTIONS, serve_vllm
 from synthetic.random_models import qwen3_vl_config, save_qwen3_vl
 from synthetic.video_files import FRAMES_PER_SECOND, write_event_library
 
 TOKENS = 8
 FRAME_PIXELS = 16_384
+
+
+def save_weights(folder: Path) -> None:
+    """Save random weights, with the tokenizer and the processor of the demo model: vLLM needs a tokenizer that keeps
+    the marks of a video apart from words.
+    """
+    own, config = Qwen3VLConfig.from_pretrained(CLIPS), qwen3_vl_config("full")
+    for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
+        setattr(config, name, getattr(own, name))
+    save_qwen3_vl(config, folder, torch.device("cpu"))
+    for path in CLIPS.glob("*.json*"):
+        if path.name not in ("config.json", "model.safetensors"):
+            shutil.copy(path, folder)
+    shutil.copy(CLIPS / "chat_template.jinja", folder)
 
 
 @contextmanager
@@ -75,7 +90,7 @@ def main() -> None:
     table = Report("Qwen3-VL-2B's sizes, random weights", ("way", *headings.values(), "server MB", "ours to it"))
     with tempfile.TemporaryDirectory() as folder:
         directory, weights = Path(folder), Path(folder) / "weights"
-        save_qwen3_vl(qwen3_vl_config("full"), weights, torch.device("cpu"))
+        save_weights(weights)
         different, frames = min(options.clips, DIFFERENT), CLIP_SECONDS * FRAMES_PER_SECOND
         sources, _ = write_event_library(
             directory / "clips", 640, 360, clips=options.clips, different=different, frames=frames
