@@ -13,9 +13,8 @@ from reelscribe.contract.clips import Clip
 from reelscribe.errors import AccessRefused, RequestRefused
 from support.fake_openai import chat, pictures, serving, why_wrong
 
-EXCHANGES = {
-    each["name"]: each for each in json.loads((Path(__file__).parents[1] / "data/openai/vllm.json").read_text())
-}
+RECORDED = Path(__file__).parents[1] / "data" / "openai" / "vllm.json"
+EXCHANGES = {each["name"]: each for each in json.loads(RECORDED.read_text())}
 CHATS = {name: each for name, each in EXCHANGES.items() if each["request"] and name != "times refused"}
 CLIP = Clip(np.zeros((2, 32, 64, 3), np.uint8), [0.0, 0.5])
 
