@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from reelscribe.export.formats import FORMATS, export
 from reelscribe.results.records import KINDS
-from support.clip_records import with_clips, with_shots
+from support.clip_records import clip, clips_record, with_clips, with_shots
 from support.exporting import (
     TEXTS,
     annotations,
@@ -192,6 +192,12 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
         out / "captions.csv",
         out / "sources.csv",
     ]
+
+
+def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
+    out = exported(tmp_path, [clips_record("a.mp4", clip(0, 1, "x") | {"tokens": None})], "csv", "parquet")
+    assert parquet.read_table(out / "clips.parquet")["tokens"].to_pylist() == [None]
+    assert dict(zip(*rows(out / "clips.csv"), strict=True))["tokens"] == ""
 
 
 @pytest.mark.parametrize("table", ["sources", *KINDS])

@@ -175,7 +175,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("text", "text", lambda source, clip: clip.text),
             Column("json", "text", lambda source, clip: clip.json, nullable=True),
             Column("status", "text", lambda source, clip: clip.status),
-            Column("tokens", "integer", lambda source, clip: clip.tokens),
+            Column("tokens", "integer", lambda source, clip: clip.tokens, nullable=True),
             Column("avg_logprob", "number", lambda source, clip: clip.avg_logprob, nullable=True),
             Column("flags", "texts", lambda source, clip: clip.flags),
             _SHA256,
