@@ -44,7 +44,12 @@ _RESULTS = SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a man rides a hor
 _TRACK = TrackSnapshot("frames", 1.0, 1.0, 0.5, 0.1, 0.1, 0.5, 0.5, "nothing, as it sleeps")
 _REPORT = messages.Report(NodeReport(1.0, 1.0, (_TRACK,), ({},)))
 _PLANNED = PlannedTrack(
-    CaptionMedium(CaptionOptions(), None), settings_text(_SETTINGS), frozenset(), DECODE_PROCESSES, retry_failed=False
+    CaptionMedium(CaptionOptions(), None),
+    settings_text(_SETTINGS),
+    frozenset(),
+    DECODE_PROCESSES,
+    DECODE_PROCESSES,
+    retry_failed=False,
 )
 
 

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reelscribe.client.models import ModelClient
     from reelscribe.contract.descriptions import ModelDescription
     from reelscribe.run.tracks.medium import Options
     from reelscribe.run.tracks.track import Track
@@ -84,13 +85,17 @@ class ModelSpec(TrackSpec):
 
     async def open(self, stack: AsyncExitStack) -> Track:
         """Open the client of the model; see `TrackSpec.open`."""
-        from reelscribe.client.models import ModelClient
         from reelscribe.run.tracks.track import Track
+
+        return Track(self.options, await self._client(stack))
+
+    async def _client(self, stack: AsyncExitStack) -> ModelClient[Any]:
+        from reelscribe.client.models import ModelClient
 
         name = self.name or (await self.resolved()).name
         servers = [each.server for each in self.found]
         client = ModelClient(servers, name or "", self._description_type, requests_in_flight=self.requests_in_flight)
-        return Track(self.options, await stack.enter_async_context(client))
+        return await stack.enter_async_context(client)
 
     def on(self, servers: Sequence[FoundServer]) -> ModelSpec:
         """Return the specification with other servers."""
@@ -121,6 +126,22 @@ class ModelSpec(TrackSpec):
         description_type = self.options.medium.description_type
         assert description_type, "a model is needed"
         return description_type
+
+
+@dataclass(frozen=True)
+class SummarySpec(ModelSpec):
+    """The summaries of sources, with a chat model."""
+
+    async def open(self, stack: AsyncExitStack) -> Track:
+        """Open the client of the model; see `TrackSpec.open`."""
+        from reelscribe.run.tracks.summaries import SummaryOptions, SummaryTrack
+
+        assert isinstance(self.options, SummaryOptions)
+        return SummaryTrack(await self._client(stack), self.options)
+
+    def on(self, servers: Sequence[FoundServer]) -> ModelSpec:
+        """Return the specification with other servers; a node's TorchServe has no chat, so its own stay then."""
+        return super().on(servers) if all(each.server.speaks_openai for each in servers) else self
 
 
 @dataclass(frozen=True)

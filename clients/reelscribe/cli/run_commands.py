@@ -33,6 +33,7 @@ from reelscribe.cli.options.servers import (
     openai_settings,
     server_option,
 )
+from reelscribe.cli.options.summary import SummaryOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten, on_command_line
 from reelscribe.cli.result_commands import describe_written
@@ -54,6 +55,7 @@ def caption(
     frames: FrameOptions,
     clips: ClipOptions,
     video: VideoOptions,
+    summary: SummaryOptions,
     servers: ServerOptions,
     openai: OpenAIOptions,
     cluster: ClusterOptions,
@@ -74,17 +76,21 @@ def caption(
 
         settings, in_flight = openai.settings(), servers.requests_in_flight
         found = cluster.servers(servers, openai=settings)
-        check_used(found, settings)
+        summary_servers = summary.servers(found, openai.model_revision)
+        check_used([*found, *summary_servers], settings)
         of_clips = ModelSpec(clips.clip_options(run, video, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, video), found, model, in_flight)
-        track = of_clips if clips.wanted else PictureSpec(of_frames, of_clips)
-        run_command(run, cluster, None, [track, *_shot_tracks(run, video, servers, cluster)], frames.thumbnails)
+        tracks: list[TrackSpec] = [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)]
+        tracks += _shot_tracks(run, video, servers, cluster)
+        tracks += summary.specs(run, summary_servers, model, in_flight)
+        run_command(run, cluster, None, tracks, frames.thumbnails)
 
 
 @flatten
 def transcribe(
     run: RunOptions,
     audio: AudioOptions,
+    summary: SummaryOptions,
     servers: ServerOptions,
     cluster: ClusterOptions,
     model: TranscribingModel = None,
@@ -101,8 +107,12 @@ def transcribe(
         options = audio.speech_options(run)
         settings = openai_settings(revision=model_revision)
         found = cluster.servers(servers, openai=settings)
-        check_used(found, settings)
-        run_command(run, cluster, None, [ModelSpec(options, found, model, servers.requests_in_flight)])
+        summary_servers = summary.servers(found, model_revision)
+        check_used([*found, *summary_servers], settings)
+        in_flight = servers.requests_in_flight
+        tracks: list[TrackSpec] = [ModelSpec(options, found, model, in_flight)]
+        tracks += summary.specs(run, summary_servers, None, in_flight)
+        run_command(run, cluster, None, tracks)
 
 
 @flatten
@@ -112,6 +122,7 @@ def annotate(
     clips: ClipOptions,
     video: VideoOptions,
     audio: AudioOptions,
+    summary: SummaryOptions,
     servers: ServerOptions,
     openai: OpenAIOptions,
     cluster: ClusterOptions,
@@ -150,7 +161,8 @@ def annotate(
             if speech_server
             else caption_servers
         )
-        check_used([*caption_servers, *speech_servers], settings)
+        summary_servers = summary.servers(caption_servers, openai.model_revision)
+        check_used([*caption_servers, *speech_servers, *summary_servers], settings)
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(speech_options, speech_servers, speech_model, in_flight)]
         if clips.wanted or clip_model:
@@ -159,6 +171,7 @@ def annotate(
         if model or not (clips.wanted or clip_model):
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
         tracks += _shot_tracks(run, video, servers, cluster)
+        tracks += summary.specs(run, summary_servers, clip_model or model, in_flight)
         run_command(run, cluster, cues, tracks, frames.thumbnails)
 
 

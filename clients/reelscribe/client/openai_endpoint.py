@@ -23,6 +23,7 @@ from reelscribe.client.operations import Request
 from reelscribe.contract.clips import CLIP_PROMPT
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
+    ChatModelDescription,
     ClipModelDescription,
     ModelDescription,
     SpeechDescription,
@@ -64,6 +65,12 @@ CHUNK_SECONDS = 30.0
 
 MAX_TOKENS = 256
 """Largest number of tokens of an answer, unless an option says otherwise."""
+
+MAX_CHAT_TOKENS = 512
+"""The same for the answer to a text."""
+
+CONTEXT_TOKENS = 8192
+"""Largest number of tokens of a question and its answer, where the server does not say what the model takes."""
 
 MOST_SIDE = 8192
 """Longest side of a frame, in pixels."""
@@ -304,7 +311,7 @@ def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any],
             "name": root,
             "revision": settings.revision,
             "generation": {
-                "max_tokens": settings.max_tokens or _usual_tokens(about["max_model_len"]),
+                "max_tokens": settings.max_tokens or _usual_tokens(kind, about["max_model_len"]),
                 "temperature": 0,
                 "seed": 0,
                 "frame_format": settings.frame_format,
@@ -317,19 +324,20 @@ def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any],
             "response_seconds": REQUEST_SECONDS,
             "engine": engine,
         }
-        return kind.from_json(fields | _FIELDS[kind](server, family))
+        return kind.from_json(fields | _FIELDS[kind](server, family, about))
 
     if kind not in _FIELDS:
         raise UsageError(f"{server.url}: expected a TorchServe for a {kind.kind} model, as OpenAI's API has none")
     return make
 
 
-def _usual_tokens(model_length: Any) -> int:
+def _usual_tokens(kind: type[ModelDescription], model_length: Any) -> int:
     """Return the largest number of tokens of an answer, for a model that takes so many with the question, if known."""
-    return MAX_TOKENS if type(model_length) is not int else max(1, min(MAX_TOKENS, model_length // 2))
+    most, parts = (MAX_CHAT_TOKENS, 4) if kind is ChatModelDescription else (MAX_TOKENS, 2)
+    return most if type(model_length) is not int else max(1, min(most, model_length // parts))
 
 
-def _of_captioner(server: Server, family: ModelFamily) -> dict[str, Any]:
+def _of_captioner(server: Server, family: ModelFamily, _: dict[str, Any]) -> dict[str, Any]:
     own = server.openai.frame_prompt
     return {
         "prompt": family.picture_prompt if own is None else own,
@@ -341,7 +349,7 @@ def _of_captioner(server: Server, family: ModelFamily) -> dict[str, Any]:
     }
 
 
-def _of_clip_model(server: Server, family: ModelFamily) -> dict[str, Any]:
+def _of_clip_model(server: Server, family: ModelFamily, _: dict[str, Any]) -> dict[str, Any]:
     own = server.openai.frame_prompt
     return {
         "prompt": CLIP_PROMPT,
@@ -354,7 +362,7 @@ def _of_clip_model(server: Server, family: ModelFamily) -> dict[str, Any]:
     }
 
 
-def _of_speech_model(_: Server, __: ModelFamily) -> dict[str, Any]:
+def _of_speech_model(_: Server, __: ModelFamily, ___: dict[str, Any]) -> dict[str, Any]:
     return {
         "sample_rate": SAMPLE_RATE,
         "chunk_seconds": CHUNK_SECONDS,
@@ -366,10 +374,16 @@ def _of_speech_model(_: Server, __: ModelFamily) -> dict[str, Any]:
     }
 
 
-_FIELDS: dict[type[ModelDescription], Callable[[Server, ModelFamily], dict[str, Any]]] = {
+def _of_chat_model(_: Server, __: ModelFamily, about: dict[str, Any]) -> dict[str, Any]:
+    told = about["max_model_len"]
+    return {"context_tokens": CONTEXT_TOKENS if told is None else told, "max_texts": 1}
+
+
+_FIELDS: dict[type[ModelDescription], Callable[[Server, ModelFamily, dict[str, Any]], dict[str, Any]]] = {
     CaptionerDescription: _of_captioner,
     ClipModelDescription: _of_clip_model,
     SpeechDescription: _of_speech_model,
+    ChatModelDescription: _of_chat_model,
 }
 """The fields of a description that each kind of model has of its own."""
 

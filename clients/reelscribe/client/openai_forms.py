@@ -1,4 +1,4 @@
-"""What servers with OpenAI's API are asked about one frame, clip or chunk of audio, and how their answers are read.
+"""What servers with OpenAI's API are asked about one frame, clip, text or chunk of audio, and how answers are read.
 
 A clip is sent with the presentation time of each of its frames. A Qwen-VL on vLLM takes a video whose frames have
 numbers and a frame rate (`media_io_kwargs`); with 1000 frames a second, the numbers are milliseconds. Other servers get
@@ -21,7 +21,12 @@ import numpy as np
 from PIL import Image
 
 from reelscribe.contract.clips import Clip, ClipDescription, ClipStatus
-from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, ModelDescription
+from reelscribe.contract.descriptions import (
+    CaptionerDescription,
+    ChatModelDescription,
+    ClipModelDescription,
+    ModelDescription,
+)
 from reelscribe.contract.families import FAMILIES, FrameTimes
 from reelscribe.contract.fields import read_confidence, read_count, read_list, read_number, read_text, round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
@@ -120,10 +125,7 @@ def descriptions(
     description: ClipModelDescription, json_schema: Mapping[str, Any] | None
 ) -> Form[Sequence[Clip], ClipDescription]:
     """Return how a server is asked for the description of a clip, which may have to fit a JSON schema."""
-    fitting: dict[str, Any] = {}
-    if json_schema is not None:
-        schema = {"name": "answer", "schema": json_schema, "strict": True}
-        fitting = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    fitting = _fitting(json_schema)
 
     def pack(clips: Sequence[Clip], model: str, without: Collection[str]) -> Content:
         frames, times = clips[0].frames, clips[0].pts_seconds
@@ -137,6 +139,18 @@ def descriptions(
         for frame, seconds in zip(frames, times, strict=True):
             parts += [*_text(f"<{seconds:.3f} seconds>"), _picture(frame, description)]
         return _chat([*parts, *_text(asked)], model, description, without, fitting)
+
+    return Form("chat/completions", pack, lambda value, _: _read_chat(value))
+
+
+def chats(
+    description: ChatModelDescription, json_schema: Mapping[str, Any] | None
+) -> Form[Sequence[str], ClipDescription]:
+    """Return how a server is asked to answer a text, with an answer that may have to fit a JSON schema."""
+    fitting = _fitting(json_schema)
+
+    def pack(texts: Sequence[str], model: str, without: Collection[str]) -> Content:
+        return _chat(_text(texts[0]), model, description, without, fitting)
 
     return Form("chat/completions", pack, lambda value, _: _read_chat(value))
 
@@ -157,6 +171,14 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
 
     path = f"audio/{'translations' if asked.task == 'translate' else 'transcriptions'}"
     return Form(path, pack, parse, asks_segments=True)
+
+
+def _fitting(json_schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the option with which answers fit a JSON schema; none if they are plain texts."""
+    if json_schema is None:
+        return {}
+    schema = {"name": "answer", "schema": json_schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 def _chat(

@@ -20,6 +20,7 @@ from reelscribe.client.openai_forms import Content, Form
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
+    ChatModelDescription,
     ClipModelDescription,
     ShotModelDescription,
     SpeechDescription,
@@ -27,7 +28,7 @@ from reelscribe.contract.descriptions import (
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import brief
+from reelscribe.errors import UsageError, brief
 
 JOIN_SECONDS = 0.05
 """Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
@@ -180,6 +181,27 @@ def describing_clips(
     )
 
 
+def chatting(
+    description: ChatModelDescription, json_schema: Mapping[str, Any] | None
+) -> Operation[Sequence[str], ClipDescription]:
+    """Return the operation that answers texts.
+
+    Args:
+        description: The chat model.
+        json_schema: JSON schema that answers must fit; None for plain texts.
+    """
+    probe: Sequence[str] = ["Answer as briefly as you can."]
+    return Operation(
+        pack=_no_handler_chats,
+        parse=_no_handler_chats,
+        nbytes=lambda texts: sum(map(len, texts)),
+        join=_concatenated,
+        probe=probe,
+        probe_name="a short question",
+        openai=openai_forms.chats(description, json_schema),
+    )
+
+
 def finding_shots(description: ShotModelDescription) -> Operation[WindowArray, WindowAnswer]:
     """Return the operation that looks at windows of frames, (N, T, height, width, 3) uint8 RGB.
 
@@ -208,6 +230,10 @@ def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
 def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
     trees: list[Any] = [clip.to_wire() for clip in clips]
     return wire.pack({"clips": trees})
+
+
+def _no_handler_chats(*_: Any) -> Any:
+    raise UsageError("chat: expected a server with OpenAI's API, as no handler of reelscribe answers texts")
 
 
 def _concatenated(batches: Sequence[Sequence[Any]]) -> Sequence[Any]:

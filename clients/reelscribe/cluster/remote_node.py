@@ -30,6 +30,7 @@ from reelscribe.cluster.tokens import LentTokens
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
 from reelscribe.run.node import Node, keep_thumbnails
+from reelscribe.run.tracks.track import resolve_dependencies
 from reelscribe.thumbnails.store import ThumbnailStore
 
 FENCE_SECONDS = 45.0
@@ -165,8 +166,7 @@ class RemoteNode:
             specs = [track.on([server.found]) for track in specs]
         opened = [await track.open(stack) for track in specs]
         tracks = [await stack.enter_async_context(track) for track in opened]
-        for track in tracks:
-            track.resolve_dependencies(tracks)
+        resolve_dependencies(tracks)
         if spec.thumbnails != 0:
             self._thumbnails = stack.enter_context(Thumbnails())
             keep_thumbnails(tracks, self._thumbnails.folder, spec.thumbnails)

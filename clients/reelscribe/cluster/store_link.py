@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from reelscribe.cluster.mail import Call
-from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
@@ -96,11 +96,15 @@ class StoreLink:
         """See `Ledger.utterances`."""
         return self._ask("utterances", job)
 
+    def texts(self, kind: Kind, job: int) -> asyncio.Future[list[Segment]]:
+        """See `Ledger.texts`."""
+        return self._ask("texts", kind, job)
+
     def shots(self, job: int) -> asyncio.Future[list[Section]]:
         """See `Ledger.shots`."""
         return self._ask("shots", job)
 
-    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
+    def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """See `Ledger.save_opened`."""
         return self._ask("save_opened", job, opened, total)
 

@@ -1,7 +1,7 @@
 """Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-Captioners, speech models, clip models and shot models share the fields of `ModelDescription`. The JSON of a description
-is part of the protocol between client and server. Two models with the same `identity` give the same answers.
+Captioners, speech models, clip models, shot models and chat models share the fields of `ModelDescription`. The JSON of a
+description is part of the protocol between client and server. Two models with the same `identity` give the same answers.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _NOT_IN_IDENTITY = {
     "max_chunks",
     "max_clips",
     "max_windows",
+    "max_texts",
     "workers",
     "response_seconds",
     "stages",
@@ -69,7 +70,7 @@ class ModelDescription:
     """The fields that every kind of model has."""
 
     kind: ClassVar[str]
-    """Name of this kind of model in error messages: "caption", "speech", "clip" or "shot"."""
+    """Name of this kind of model in error messages: "caption", "speech", "clip", "shot" or "chat"."""
     marker: ClassVar[str]
     """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
@@ -331,3 +332,18 @@ class ShotModelDescription(ModelDescription):
         fields = super()._fields_from_json(value)
         fields["windowing"] = Windowing.from_json(fields["windowing"])
         return fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatModelDescription(ModelDescription):
+    """Description of a chat model, which answers a text with a text. Servers with OpenAI's API have them."""
+
+    kind: ClassVar[str] = "chat"
+    marker: ClassVar[str] = "context_tokens"
+    limits: ClassVar[tuple[str, ...]] = ("max_texts", "context_tokens")
+    tuple_fields: ClassVar[tuple[str, ...]] = ("devices",)
+
+    context_tokens: int
+    """Largest number of tokens of a question and its answer together."""
+    max_texts: int
+    """Largest number of questions in one request."""

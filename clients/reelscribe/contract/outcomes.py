@@ -232,6 +232,16 @@ ClipResult = DescribedClip | ClipFailure
 """The result of one clip."""
 
 
+@dataclass(frozen=True)
+class SourceSummary:
+    """The summary of a source, which a chat model has made of what was seen and said in it."""
+
+    title: str
+    text: str
+    """The summary itself, a few sentences."""
+    keywords: tuple[str, ...]
+
+
 class SourceError(NamedTuple):
     """The error because of which a source failed, as in the ledger and in records."""
 

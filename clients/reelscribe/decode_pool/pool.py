@@ -57,7 +57,7 @@ class DecodePool:
         """Reserve the shared memory.
 
         Args:
-            workers: Largest number of processes.
+            workers: Largest number of processes; 0 for a pool that reads nothing.
             slot_bytes: Size of a slot, which holds the frames or samples of a batch, in bytes.
             batches_held: Number of batches that can be in use before decoding waits until one is released.
             stall_seconds: A process that makes no progress for this long is killed.
@@ -87,7 +87,8 @@ class DecodePool:
     async def __aenter__(self) -> Self:
         try:
             # Nearly every run needs a process, and its imports take longer than all else at the start.
-            self._idle.append(await self._new())
+            if self.workers:
+                self._idle.append(await self._new())
             self._slots.allocate(min(2 * self.workers + READY_BATCHES, READY_BYTES // self.slot_bytes))
         except BaseException:
             await self._close()

@@ -72,7 +72,7 @@ class Resources:
     counts: Counts
     """The unit in which it counts; it decides which option adds processes."""
     decode_workers: int
-    """Number of decode processes."""
+    """Number of decode processes; 0 for a track that asks about texts."""
     server_workers: int
     """Number of workers that serve the model; 0 if there is no model."""
     requests_in_flight: int
@@ -96,7 +96,7 @@ def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool, que
     """
     seconds = max(load.seconds, 1e-9)
     if load.with_file < FIRST_SECONDS:
-        return "starting"
+        return "starting" if resources.decode_workers else "waiting for texts to summarise"
     serving = load.compute / seconds / max(1, resources.server_workers)
     waiting = 1 - load.busy / load.with_file
     if resources.server_workers and (waiting >= WAITING or serving >= BUSY):

@@ -159,10 +159,14 @@ class TrackMeter:
             media_seconds: Seconds of the source's duration that the batch covers.
             unsent: Part of `amount` that was not sent to a server.
         """
-        self._done += amount
-        self._unsent += unsent
+        self.made(amount, unsent)
         self.open[path].now += share
         self.open[path].seconds += media_seconds
+
+    def made(self, amount: float, unsent: float = 0.0) -> None:
+        """Count what was made of a source and covers no seconds of it. See `saved`."""
+        self._done += amount
+        self._unsent += unsent
 
     def answered(self, answer: Answer) -> None:
         """Add what is known of a request: the time in which it was sent, waited and was computed, and its tokens."""
@@ -218,7 +222,7 @@ class TrackMeter:
             requests=self._requests,
             retries=self._readings.retries(),
             tokens=self._tokens,
-            decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),
+            decode_share=min(1.0, load.busy / seconds / max(1, self._resources.decode_workers)),
             network_share=self._network / requests,
             queue_share=self._queue / requests,
             compute_share=self._compute / requests,

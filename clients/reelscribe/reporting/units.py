@@ -7,7 +7,7 @@ from typing import Literal
 
 from reelscribe.reporting.formatting import describe_duration
 
-Counts = Literal["frames", "seconds of audio", "clips", "seconds of video", "frames of video"]
+Counts = Literal["frames", "seconds of audio", "clips", "seconds of video", "frames of video", "summaries"]
 """Units in which tracks count their progress. They appear in ledgers and in --json-log."""
 
 
@@ -54,4 +54,13 @@ UNITS: dict[Counts, Unit] = {
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
     "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),
     "frames of video": Unit("shots", "shots", "--decode-workers", True, "frame", verb="searched for shots"),
+    "summaries": Unit(
+        "summaries",
+        "summaries",
+        "--requests-in-flight",
+        False,
+        "source",
+        "of these without any text",
+        verb="summarised",
+    ),
 }

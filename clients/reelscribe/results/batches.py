@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from reelscribe.contract.fields import check_types, read_confidence, read_count, read_number, read_text
+from reelscribe.contract.fields import check_types, read_confidence, read_count, read_list, read_number, read_text
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
@@ -23,6 +23,7 @@ from reelscribe.contract.outcomes import (
     Failure,
     FrameResult,
     Silence,
+    SourceSummary,
     SpeechFailure,
     Utterance,
 )
@@ -36,7 +37,7 @@ _TOUCHING_SECONDS = 1e-5  # times are rounded to microseconds, so adjacent chunk
 
 @dataclass(frozen=True)
 class SavedBatch(ABC):
-    """A batch in the ledger: the base of frame batches, clip batches and audio batches."""
+    """A batch in the ledger: the base of frame batches, clip batches, audio batches and summaries."""
 
     first: int
     """Ordinal of the first chosen frame, or number of the first sample, of the batch."""
@@ -361,3 +362,52 @@ def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
         ),
         segment.avg_logprob,
     )
+
+
+@dataclass(frozen=True)
+class SavedSummaryBatch(SavedBatch):
+    """The summary of a source, or why there is none; neither, if nothing was seen or said in it."""
+
+    summary: SourceSummary | None = None
+    failure: str | None = None
+    """The reason why there is no summary although there are texts."""
+
+    @property
+    def amount(self) -> float:
+        """Number of sources that did not fail."""
+        return 0.0 if self.failure else 1.0
+
+    @property
+    def unsent(self) -> float:
+        """Number of sources without any texts."""
+        return self.amount if self.summary is None else 0.0
+
+    def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        summaries = [tuple(vars(self.summary).values())] if self.summary else []
+        return summaries, (), [(None, None, self.failure)] if self.failure else []
+
+    @classmethod
+    def from_json(cls, first: int, stop: int, anchor: int | None, results: str) -> SavedSummaryBatch:
+        """Restore a batch from a row of the ledger.
+
+        Args:
+            first: 0, as a source has one summary.
+            stop: 1.
+            anchor: None.
+            results: What `results_to_json` returned.
+        """
+        summaries, _, failures = json.loads(results)
+        if len(summaries) + len(failures) > stop - first:
+            raise ValueError(f"a batch of {stop - first}: expected a summary or a failure at most, got more")
+        return cls(
+            first,
+            stop,
+            anchor,
+            summary=_summary(*summaries[0]) if summaries else None,
+            failure=read_text("error", failures[0][2]) if failures else None,
+        )
+
+
+def _summary(title: str, text: str, keywords: Sequence[str]) -> SourceSummary:
+    words = tuple(read_text("keyword", word) for word in read_list("keywords", keywords))
+    return SourceSummary(read_text("title", title), read_text("text", text), words)

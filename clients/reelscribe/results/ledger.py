@@ -20,13 +20,21 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reelscribe._tasks import CallBatcher, Reservations
-from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.outcomes import DescribedClip, Segment, SourceError, Utterance
 from reelscribe.contract.source import Header, Section, Source
 from reelscribe.errors import OutputError
-from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
+from reelscribe.results.batches import (
+    SavedAudioBatch,
+    SavedBatch,
+    SavedClipBatch,
+    SavedFrameBatch,
+    audio_results,
+    clip_results,
+    frame_results,
+)
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo, job_from_row
 from reelscribe.results.known_files import KnownFile, look_up
-from reelscribe.results.records import Kind, KnownSource
+from reelscribe.results.records import Kind, KnownSource, caption_spans
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
 
@@ -218,6 +226,15 @@ class Ledger:
         """
         return self._ask(self._utterances, job)
 
+    def texts(self, kind: Kind, job: int) -> asyncio.Future[list[Segment]]:
+        """Return what a job has found to be seen or said in a content, in the order of time.
+
+        Args:
+            kind: "captions", of which equal ones in a row are one text, "clips" or "transcript".
+            job: Number of the job.
+        """
+        return self._ask(self._texts, kind, job)
+
     def shots(self, job: int) -> asyncio.Future[list[Section]]:
         """Return the shots of a content, in order.
 
@@ -226,16 +243,16 @@ class Ledger:
         """
         return self._ask(self._shots, job)
 
-    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
+    def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened.
 
         Args:
             job: Number of the job.
-            opened: What is known about the source.
+            opened: What is known about the source; None for a job that opens none.
             total: Number of its chosen frames or samples. None if it is not known yet, as for audio before its end has
                 been read; then nothing is saved if a total has been saved before.
         """
-        return self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
+        return self._write(_SAVE_OPENED, json.dumps(opened.to_json()) if opened else None, total, job, total)
 
     def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:
         """Save the results of a batch.
@@ -376,6 +393,17 @@ class Ledger:
     def _utterances(self, job: int) -> list[Utterance]:
         batches = (SavedAudioBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
         return [result for result in audio_results(batches) if isinstance(result, Utterance)]
+
+    def _texts(self, kind: Kind, job: int) -> list[Segment]:
+        if kind == "transcript":
+            return [Segment(said.start, said.end, said.text) for said in self._utterances(job)]
+        ((opened, _),) = self._select(_FIND_OPENED, job)
+        rows = self._database.execute(_FIND_BATCHES, (job,))
+        if kind == "captions":
+            end = SavedVideo.from_json(json.loads(opened)).end_seconds if opened else 0.0
+            return [*caption_spans(frame_results(SavedFrameBatch.from_json(*row) for row in rows), end)]
+        clips = clip_results(SavedClipBatch.from_json(*row) for row in rows)
+        return [Segment(clip.start, clip.end, clip.text) for clip in clips if isinstance(clip, DescribedClip)]
 
     def _shots(self, job: int) -> list[Section]:
         ((opened, settings),) = self._select(_FIND_OPENED, job)

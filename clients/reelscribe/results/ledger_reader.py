@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reelscribe.contract.fields import check_types
-from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
+from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError, SourceSummary
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import (
     SavedAudioBatch,
     SavedClipBatch,
     SavedFrameBatch,
+    SavedSummaryBatch,
     audio_results,
     clip_results,
     frame_results,
@@ -40,7 +41,7 @@ from reelscribe.results.records import (
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
 
-Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch)
+Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch, SavedSummaryBatch)
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
@@ -108,6 +109,11 @@ class LedgerReader:
         """Yield the result of each clip of a clip model's job, in the order of the clips."""
         return clip_results(self._parsed_batches(job, SavedClipBatch.from_json))
 
+    def summaries(self, job: int) -> Iterator[SourceSummary]:
+        """Yield the summary of a chat model's job, if it has one."""
+        batches = self._parsed_batches(job, SavedSummaryBatch.from_json)
+        return (batch.summary for batch in batches if batch.summary)
+
     def sources(self) -> list[KnownSource]:
         """Return all sources that runs have finished, in the order of their absolute paths."""
         rows = self._select(_FIND_NAMES)
@@ -168,7 +174,12 @@ class LedgerReader:
         The results of the jobs are read when they are asked for.
         """
         record = Record(source, absolute_path=os.path.abspath(source.path), folder=self._path.parent)
-        results = {"captions": self.frame_results, "clips": self.clip_results, "transcript": self.audio_results}
+        results: dict[Kind, Callable[[int], Iterator[Any]]] = {
+            "captions": self.frame_results,
+            "clips": self.clip_results,
+            "transcript": self.audio_results,
+            "summary": self.summaries,
+        }
         for kind, settings, job in jobs:
             if kind == "shots":
                 record = replace(record, shot_result=self._shot_result(settings, job))

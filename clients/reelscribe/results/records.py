@@ -30,6 +30,7 @@ from reelscribe.contract.outcomes import (
     Shot,
     Silence,
     SourceError,
+    SourceSummary,
     SpeechFailure,
     Utterance,
 )
@@ -37,7 +38,7 @@ from reelscribe.contract.source import AudioInfo, Section, Source, Transition, V
 from reelscribe.errors import OutputError
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 
-Kind = Literal["captions", "transcript", "shots", "clips"]
+Kind = Literal["captions", "transcript", "shots", "clips", "summary"]
 """A kind of annotations."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -95,19 +96,8 @@ class CaptionResult:
         return (result for result in self.results() if isinstance(result, Failure))
 
     def spans(self) -> Iterator[Segment]:
-        """Yield equal captions in a row as one span, which lasts until the next different frame or the end.
-
-        Frames with an empty caption, or with none, are in no span.
-        """
-        start, text = 0.0, ""
-        for result in self.results():
-            next_text = result.text if isinstance(result, Caption) else ""
-            if next_text != text:
-                if text:
-                    yield Segment(start, result.pts_seconds, text)
-                start, text = result.pts_seconds, next_text
-        if text:
-            yield Segment(start, max(start, self.end_seconds), text)
+        """Yield equal captions in a row as one span; see `caption_spans`."""
+        return caption_spans(self.results(), self.end_seconds)
 
 
 @dataclass(frozen=True)
@@ -177,6 +167,22 @@ class DescriptionResult:
 
 
 @dataclass(frozen=True)
+class SummaryResult:
+    """The summary of one source."""
+
+    settings: ModelSettings
+    error: SourceError | None = None
+    """The error that the request for the summary ended with; None if it went well."""
+    results: Callable[[], Iterable[SourceSummary]] = field(default=tuple, repr=False)
+    """Reads the summary; there is none if nothing was seen or said in the source, or if there is an error."""
+
+    @property
+    def summary(self) -> SourceSummary | None:
+        """The summary; None if there is none."""
+        return next(iter(self.results()), None)
+
+
+@dataclass(frozen=True)
 class Record:
     """Everything that the ledger knows about one source."""
 
@@ -189,6 +195,8 @@ class Record:
     """None if no shots were looked for by themselves."""
     description_result: DescriptionResult | None = None
     """None if no clips were described."""
+    summary_result: SummaryResult | None = None
+    """None if no summary was asked for."""
     unreadable: SourceError | None = None
     """The reason why the source could not be read when a run last tried; None if it could. Older results are kept."""
     missing: bool = False
@@ -227,9 +235,15 @@ class Record:
         known = self.shot_result.transitions if self.shot_result else ()
         return known or (None,) * len(self.shots)
 
-    def results(self) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult]:
+    def results(self) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult | SummaryResult]:
         """Yield the results of each kind that was made."""
-        results = (self.caption_result, self.description_result, self.shot_result, self.transcript_result)
+        results = (
+            self.caption_result,
+            self.description_result,
+            self.shot_result,
+            self.transcript_result,
+            self.summary_result,
+        )
         return (result for result in results if result)
 
     def only(self, *kinds: Kind) -> Record:
@@ -240,6 +254,7 @@ class Record:
             transcript_result=self.transcript_result if "transcript" in kinds else None,
             shot_result=self.shot_result if "shots" in kinds else None,
             description_result=self.description_result if "clips" in kinds else None,
+            summary_result=self.summary_result if "summary" in kinds else None,
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
@@ -258,6 +273,9 @@ class Record:
         yield "error", self.error and self.error._asdict()
         yield "media", _object(video) if video else None
         yield "audio", {**vars(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
+        summary = self.summary_result and self.summary_result.summary
+        yield "summary", {**vars(summary), "keywords": [*summary.keywords]} if summary else None
+        yield "summary_settings", self.summary_result.settings.id if self.summary_result else None
         yield "shots", map(_shot, self.shots, self.transitions)
         yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
         yield "captions", _flagged(captions.captions(), captions.settings) if captions else ()
@@ -313,7 +331,8 @@ def error_of(errors: Mapping[Kind, SourceError | None]) -> SourceError | None:
     """
     failed = {_PARTS[kind]: error for kind in _PARTS if (error := errors.get(kind))}
     counted = {part: error for part, error in failed.items() if not error.is_missing_stream}
-    if not counted and (len(failed) == len(errors) > 1 or "transcript" not in errors):
+    read = errors.keys() - {"summary"}  # which is made of the others, and of no stream
+    if not counted and (len(failed) == len(read) > 1 or "transcript" not in errors):
         counted = failed
     if len(set(counted.values())) < 2:
         return next(iter(counted.values()), None)
@@ -339,6 +358,8 @@ def with_job(
         return replace(record, caption_result=captions)
     if kind == "clips":
         return replace(record, description_result=DescriptionResult(settings, **video_fields(job), results=results))
+    if kind == "summary":
+        return replace(record, summary_result=SummaryResult(settings, job.error, results))
     # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
     samples = job.missing[0].first if job.total is None else job.total
     transcript = TranscriptResult(
@@ -362,9 +383,16 @@ _KINDS: dict[type, Kind] = {
     DescriptionResult: "clips",
     ShotResult: "shots",
     TranscriptResult: "transcript",
+    SummaryResult: "summary",
 }
 
-_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "audio"}
+_PARTS: dict[Kind, str] = {
+    "captions": "pictures",
+    "clips": "clips",
+    "shots": "shots",
+    "transcript": "audio",
+    "summary": "summary",
+}
 """The name in errors of the part of a source that each kind of result is made of, in the order of the errors."""
 
 
@@ -398,6 +426,26 @@ class FinishedSource(NamedTuple):
     """The error of its record."""
     settings: Mapping[Kind, str]
     """The id of the settings for each kind of results that was made."""
+
+
+def caption_spans(results: Iterable[FrameResult], end_seconds: float) -> Iterator[Segment]:
+    """Yield equal captions in a row as one span, which lasts until the next different frame or the end.
+
+    Frames with an empty caption, or with none, are in no span.
+
+    Args:
+        results: The result of each chosen frame, in order.
+        end_seconds: Presentation time at which the part of the video ends from which frames are chosen.
+    """
+    start, text = 0.0, ""
+    for result in results:
+        next_text = result.text if isinstance(result, Caption) else ""
+        if next_text != text:
+            if text:
+                yield Segment(start, result.pts_seconds, text)
+            start, text = result.pts_seconds, next_text
+    if text:
+        yield Segment(start, max(start, end_seconds), text)
 
 
 def _with_few_in_memory(result: Result) -> Result:

@@ -5,8 +5,9 @@ files      The digest of each file, with the `file_stat` that the file had befor
 headers    The duration in seconds and the frames per second that the header of each file states, with its
            `file_stat`; NULL for what it does not state.
 settings   Each model with its settings, as JSON with sorted keys.
-jobs       One row for each content and settings: what is known of the opened source (JSON), its total number of
-           chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
+jobs       One row for each content and settings: what is known of the opened source (JSON; NULL if none was
+           opened), its total number of chosen frames or samples, whether the job is done, and the error that it
+           ended with (JSON).
 batches    The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
            see batches.py).
 sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be

@@ -466,7 +466,7 @@ class Run:
         if difference := ready.difference(self._first):
             raise NodeRefused(difference)
         session.is_ready, session.decode_processes = True, ready.decode_processes
-        session.figures.workers = [track.workers for track in ready.tracks]
+        session.figures.workers = [track.sources_at_once for track in ready.tracks]
         session.figures.state = "ready"
         self._pending.forget(session.name)
         self._share_requests()

@@ -361,7 +361,8 @@ class Listing:
         jobs: dict[Kind, KnownJob] = dict(file.jobs)
         changed: set[str] = set()
         needed: set[Kind] = set()
-        for track in sorted(tracks, key=lambda track: not track.medium.options.needs):  # those that need others first
+        # Those that need others come first.
+        for track in sorted(tracks, key=lambda track: len(track.medium.options.needs), reverse=True):
             if shown := file.shown.get(track.kind):
                 if track.keeps(shown.settings, shown.job.error_type, is_needed=track.kind in needed):
                     jobs[track.kind] = shown.job

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
-from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
@@ -27,7 +27,7 @@ from reelscribe.results.records import Kind, error_of
 from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.track import Stopped, Track, source_error
+from reelscribe.run.tracks.track import Stopped, Track, resolve_dependencies, source_error
 
 OnMessage = Callable[[FromNode], None]
 
@@ -234,8 +234,7 @@ class LocalNodes:
         async with AsyncExitStack() as stack:
             for track in self._tracks:
                 await stack.enter_async_context(track)
-            for track in self._tracks:
-                track.resolve_dependencies(self._tracks)
+            resolve_dependencies(self._tracks)
             self._stack = stack.pop_all()
         return self
 
@@ -306,9 +305,9 @@ class Annotator:
             store: Where digests, jobs and finished sources are saved.
         """
         self._tracks, self._store = tracks, store
-        # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
-        # whether the run is stopping, because `stop` stops all tracks together.
-        self._first_track = tracks[0]
+        # A source needs only one digest, so it is computed in the pool of the first track that reads media. This track
+        # also tells whether the run is stopping, because `stop` stops all tracks together.
+        self._first_track = next(track for track in tracks if track.pool.workers)
         self._stats = CallBatcher(_file_stats)
 
     def stop(self) -> None:
@@ -333,17 +332,13 @@ class Annotator:
         try:
             source = await self._digest(path)
             async with self._store.hold(source.sha256):  # copies of a file are annotated once
-                jobs = dict(zip(self._kinds, await self._complete_jobs(source), strict=True))
+                jobs = await self._complete_jobs(source)
                 await self._store.save_source(source, jobs)
             return Annotated(source, jobs)
         except MediaError as error:
             self._first_track.raise_if_stopping()
             await self._store.save_unreadable(path, source_error(error))
             return Annotated(Source(path), unreadable=source_error(error))
-
-    @property
-    def _kinds(self) -> list[Kind]:
-        return [track.kind for track in self._tracks]
 
     async def _digest(self, path: str) -> Source:
         """Return the source with its size and digest, from the store if the file has not changed since."""
@@ -353,7 +348,7 @@ class Annotator:
         self._store.save_digest(path, source.stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
-    async def _complete_jobs(self, source: Source) -> list[Job]:
+    async def _complete_jobs(self, source: Source) -> dict[Kind, Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
 
         The store does not know yet that they are done.
@@ -361,17 +356,20 @@ class Annotator:
         Raises:
             MediaError: The file was removed or changed meanwhile. What came of a file that was changed is forgotten.
         """
-        jobs = [await track.job_to_do(source) for track in self._tracks]
-        needed = {
-            kind for track, job in zip(self._tracks, jobs, strict=True) if not job.done for kind in track.options.needs
-        }
-        for k, track in enumerate(self._tracks):
-            if track.kind in needed:
-                jobs[k] = await track.job_to_do(source, is_needed=True)
-        todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
+        jobs: dict[Kind, Job] = {}
+        needed: set[Kind] = set()
+        for track in sorted(self._tracks, key=lambda track: len(track.options.needs), reverse=True):
+            job = jobs[track.kind] = await track.job_to_do(source, is_needed=track.kind in needed)
+            if not job.done:
+                needed |= track.options.needs
+        undone = {kind for kind, job in jobs.items() if not job.done}
+        for track in self._tracks:
+            if jobs[track.kind].done and track.options.made_anew_with & undone:
+                jobs[track.kind] = await track.job_anew(source)
+        todo = [(track, job) for track in self._tracks if not (job := jobs[track.kind]).done]
         if not todo:
             return jobs
-        siblings = _Siblings(self._store, dict(zip(self._kinds, jobs, strict=True)))
+        siblings = _Siblings(self._store, jobs)
         siblings.tasks = {track.kind: asyncio.create_task(track.work(source, job, siblings)) for track, job in todo}
         changed: SourceChanged | None = None
         worked: Sequence[Job] = ()
@@ -385,8 +383,7 @@ class Annotator:
             for _, job in todo:
                 await self._store.forget(job.id)
             raise MediaError(str(changed))
-        done = {job.id: job for job in worked}
-        return [done.get(job.id, job) for job in jobs]
+        return jobs | {track.kind: job for (track, _), job in zip(todo, worked, strict=True)}
 
 
 class _Siblings:
@@ -400,6 +397,11 @@ class _Siblings:
     async def utterances(self) -> list[Utterance]:
         """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
         return await self._store.utterances((await self._done("transcript")).id)
+
+    async def texts(self, kinds: Collection[Kind]) -> dict[Kind, list[Segment]]:
+        """Wait until all of these kinds of texts have been made that the run makes, and return them."""
+        made = [kind for kind in self._jobs if kind in kinds]
+        return {kind: await self._store.texts(kind, (await self._done(kind)).id) for kind in made}
 
     async def shots(self) -> list[Section] | None:
         """Wait until its shots have been looked for, and return them; see `Siblings.shots`."""

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Section, Source, Span
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, missing_spans
@@ -49,10 +49,13 @@ class Store(Protocol):
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
         """Return what is said in a content, in the order of time."""
 
+    def texts(self, kind: Kind, job: int) -> asyncio.Future[list[Segment]]:
+        """Return what a job has found to be seen or said in a content, in the order of time."""
+
     def shots(self, job: int) -> asyncio.Future[list[Section]]:
         """Return the shots of a content, in order."""
 
-    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
+    def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened."""
 
     def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:
@@ -120,11 +123,15 @@ class MemoryStore:
         """Return nothing."""
         return _known([])
 
+    def texts(self, kind: Kind, job: int) -> asyncio.Future[list[Segment]]:  # noqa: ARG002 - likewise
+        """Return nothing."""
+        return _known([])
+
     def shots(self, job: int) -> asyncio.Future[list[Section]]:  # noqa: ARG002 - likewise
         """Return nothing."""
         return _known([])
 
-    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:  # noqa: ARG002
+    def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:  # noqa: ARG002
         """Keep what is known about the source."""
         if total is not None or self._total is None:
             self._job, self._total = replace(self._job, opened=opened), total

@@ -15,6 +15,7 @@ from reelscribe.client.openai_endpoint import list_models
 from reelscribe.client.torchserve_endpoint import TorchServeEndpoint
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
+    ChatModelDescription,
     ClipModelDescription,
     ModelDescription,
     ShotModelDescription,
@@ -47,6 +48,7 @@ _NAME_AND_OPTION: dict[type[ModelDescription], tuple[str, str]] = {
     SpeechDescription: ("speech model", "--model NAME, or in `annotate` with --speech-model NAME"),
     ClipModelDescription: ("clip model", "--model NAME, or in `annotate` with --clip-model NAME"),
     ShotModelDescription: ("shot model", "--shot-model NAME"),
+    ChatModelDescription: ("chat model", "--summary-model NAME"),
 }
 
 
@@ -56,7 +58,8 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
     Args:
         found: The server. A server with OpenAI's API lists its models, but not their kinds. Those of a TorchServe are
             listed if its management address is known; otherwise USUAL_NAMES are tried.
-        kind: CaptionerDescription, ClipModelDescription, SpeechDescription or ShotModelDescription.
+        kind: CaptionerDescription, ClipModelDescription, SpeechDescription, ShotModelDescription or, for a server with
+            OpenAI's API alone, ChatModelDescription.
         name: The name that was given; None if none was.
 
     Raises:

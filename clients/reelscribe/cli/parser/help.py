@@ -22,6 +22,7 @@ class Heading(StrEnum):
     CLIPS = "Clips"
     SHOTS = "Shots"
     SPEECH = "Speech"
+    SUMMARY = "Summaries"
     SERVER = "Server"
     OPENAI = "Servers with OpenAI's API"
     CLUSTER = "Many machines"

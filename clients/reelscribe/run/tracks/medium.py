@@ -9,7 +9,7 @@ only puts them together for programs. All else is the same for all media, and in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode_pool.commands import ReadCommand, request_bytes
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
-from reelscribe.errors import ReelscribeError, RequestRefused
+from reelscribe.errors import ReelscribeError, RequestRefused, UsageError
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts
 from reelscribe.results.batches import SavedBatch
@@ -47,7 +47,7 @@ class Options(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Number of decode processes."""
+        """Number of decode processes; 0 if no media are read."""
 
     @property
     def needs_transcript(self) -> bool:
@@ -61,9 +61,28 @@ class Options(ABC):
 
     @property
     def needs(self) -> set[Kind]:
-        """The kinds of annotations of other tracks that results depend on."""
+        """The kinds of annotations of other tracks that results depend on, where the run makes them."""
         needs: dict[Kind, bool] = {"transcript": self.needs_transcript, "shots": self.needs_shots}
         return {kind for kind, is_needed in needs.items() if is_needed}
+
+    @property
+    def made_anew_with(self) -> set[Kind]:
+        """The kinds of annotations of other tracks with which results are made anew, such as when a source is retried.
+
+        What has been made of a part of them would otherwise stay, as only the settings of a source make another job.
+        """
+        return set()
+
+    def check_needs(self, kinds: Collection[Kind]) -> None:
+        """Raise UsageError if the run lacks a track without which this one has nothing to go on.
+
+        Args:
+            kinds: Those of `needs` that the run makes.
+        """
+        if self.needs_shots and "shots" not in kinds:
+            raise UsageError("shots of a model: expected a track that finds them in the same run, got none")
+        if self.needs_transcript and "transcript" not in kinds:
+            raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
 
     @abstractmethod
     def settings(self, description: Any) -> dict[str, Any]:
@@ -138,7 +157,6 @@ class Medium(ABC):
         """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
         return None
 
-    @abstractmethod
     def read(
         self,
         source: Source,
@@ -154,6 +172,7 @@ class Medium(ABC):
             thumbnails: Which thumbnails to keep; None for none.
             utterances: Everything that is said in it, in the order of time, if `Options.needs_transcript`.
         """
+        raise NotImplementedError
 
     def operation(self) -> Operation[Any, Any] | None:
         """Return the operation with which the model answers the items of batches; None if it needs no model."""

@@ -1,4 +1,4 @@
-"""The question to a clip model: a prompt whose fields are filled in for each clip, and a schema for its answers."""
+"""Questions to models: a prompt whose fields are filled in for each clip, and schemas for answers."""
 
 from __future__ import annotations
 
@@ -50,12 +50,16 @@ def fill(
     values = {
         "start": f"{span.start_seconds:g}",
         "end": f"{span.end_seconds:g}",
-        # What looks like a special token of a model would be refused, or worse, read as one.
-        "name": os.path.splitext(os.path.basename(path))[0].replace("<|", "< |"),
-        "transcript": said.replace("<|", "< |"),
+        "name": without_special_tokens(os.path.splitext(os.path.basename(path))[0]),
+        "transcript": without_special_tokens(said),
         "schema": "" if schema is None else json.dumps(schema, ensure_ascii=False),
     }
     return _FIELD.sub(lambda match: values[match[1]], prompt)
+
+
+def without_special_tokens(text: str) -> str:
+    """Return a text in which nothing looks like a special token of a model, which would be refused or read as one."""
+    return text.replace("<|", "< |")
 
 
 def words_between(utterances: Sequence[Utterance], start: float, end: float) -> str:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,11 +28,11 @@ from typing import Any, Protocol, Self
 from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
-from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Header, Section, Source, VideoInfo
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged, UsageError
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged
 from reelscribe.reporting.bottleneck import Load, Resources
 from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
@@ -58,6 +58,8 @@ class PlannedTrack:
     """Names of the settings that, when they are on, only add something to results."""
     workers: int
     """Number of its decode processes."""
+    sources_at_once: int
+    """Number of sources on which it works at the same time: one for each process, if it has any."""
     retry_failed: bool
     """True if sources are tried again that ended with an error in an earlier run."""
 
@@ -121,6 +123,9 @@ class Siblings(Protocol):
 
     async def utterances(self) -> list[Utterance]:
         """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
+
+    async def texts(self, kinds: Collection[Kind]) -> dict[Kind, list[Segment]]:
+        """Wait until all of these kinds of texts have been made that the run makes, and return them."""
 
     async def shots(self) -> list[Section] | None:
         """Wait until its shots have been looked for, and return them, in order; None if it has no pictures.
@@ -215,8 +220,19 @@ class Track:
 
     def plan(self) -> PlannedTrack:
         """Return the track as a driver knows it. Call it after entry and `resolve_dependencies`."""
-        retry_failed, text = self.options.retry_failed, settings_text(self.job_settings)
-        return PlannedTrack(self.medium, text, self.extras, self.pool.workers, retry_failed=retry_failed)
+        return PlannedTrack(
+            self.medium,
+            settings_text(self.job_settings),
+            self.extras,
+            self.pool.workers,
+            self.sources_at_once,
+            retry_failed=self.options.retry_failed,
+        )
+
+    @property
+    def sources_at_once(self) -> int:
+        """Number of sources on which the track works at the same time."""
+        return self.pool.workers
 
     def count_in(self, meter: NodeMeter) -> None:
         """Connect the track to the meter of its node. Call it once, after entry.
@@ -271,25 +287,15 @@ class Track:
         self._thumbnails = os.path.abspath(out), most
 
     def resolve_dependencies(self, tracks: Sequence[Track]) -> None:
-        """Find the tracks of the run that this one depends on. Called once, when all of them have been entered.
-
-        Raises:
-            UsageError: The track needs another one, which is not there.
-        """
-        if self.options.needs_shots:
-            shots = next((track for track in tracks if track.kind == "shots"), None)
-            if shots is None:
-                raise UsageError("shots of a model: expected a track that finds them in the same run, got none")
-            self.settings = {**self.settings, "shots": shots.job_settings}
-        if not self.options.needs_transcript:
-            return
-        speech = next((track for track in tracks if track.kind == "transcript"), None)
-        if speech is None:
-            raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
-        transcript = {name: value for name, value in speech.job_settings.items() if name not in speech.extras}
-        extras = {name: speech.job_settings[name] for name in speech.extras}
-        self.settings = {**self.settings, "transcript": transcript, **extras}
-        self.extras = speech.extras  # a transcript with the times of words tells better which of them are in a clip
+        """Find the tracks of the run that this one depends on; see the function `resolve_dependencies`."""
+        needed = {track.kind: track for track in tracks if track.kind in self.options.needs}
+        self.options.check_needs(needed)
+        for kind, track in needed.items():
+            settings = {name: value for name, value in track.job_settings.items() if name not in track.extras}
+            # A transcript with the times of words, for example, tells better which of them are in a clip.
+            extras = {name: track.job_settings[name] for name in track.extras}
+            self.settings = {**self.settings, kind: settings, **extras}
+            self.extras |= track.extras
 
     async def job(self, source: Source) -> Job:
         """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
@@ -315,6 +321,12 @@ class Track:
             await self._store.reopen(job.id)
             job = await self.job(source)
         return job
+
+    async def job_anew(self, source: Source) -> Job:
+        """Return the job of a source without any results, because what they were made of is made anew."""
+        job = await self.job(source)
+        await self._store.forget(job.id)
+        return await self.job(source)
 
     async def work(self, source: Source, job: Job, siblings: Siblings | None = None) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
@@ -346,6 +358,10 @@ class Track:
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
+        return await self._ended(source)
+
+    async def _ended(self, source: Source) -> Job:
+        """Return the job of a source after its last request."""
         job, failures = await self._store.outcome(source.sha256, self._settings_id)
         return replace(job, done=True, error=self.medium.verdict(job, failures))
 
@@ -489,6 +505,17 @@ class Track:
             digesting=self.pool.digesting_seconds,
             client_cpu=time.process_time() - self._cpu_before,
         )
+
+
+def resolve_dependencies(tracks: Sequence[Track]) -> None:
+    """Let each track of a run find those that it depends on. Call it once, when all of them have been entered.
+
+    Raises:
+        UsageError: A track needs another one, which is not there.
+    """
+    # What a track depends on, and so its settings, must be known before those that depend on it.
+    for track in sorted(tracks, key=lambda track: len(track.options.needs)):
+        track.resolve_dependencies(tracks)
 
 
 def source_error(error: MediaError) -> SourceError:
