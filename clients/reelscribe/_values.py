@@ -22,6 +22,7 @@ from reelscribe.contract.outcomes import (
     Segment,
     Shot,
     Silence,
+    SourceSummary,
     SpeechFailure,
     Utterance,
 )
@@ -121,6 +122,8 @@ class SavedRecord:
     error: SavedError | None
     media: VideoInfo | None
     audio: SavedAudio | None
+    summary: SourceSummary | None
+    summary_settings: str | None
     shots: tuple[Shot, ...]
     shot_settings: str | None
     captions: tuple[SavedCaption, ...]

@@ -62,6 +62,8 @@ def record(path="clip.mp4", *captions, start=0.0, **changes):
         "error": None,
         "media": video(start),
         "audio": None,
+        "summary": None,
+        "summary_settings": None,
         "shots": [],
         "shot_settings": None,
         "captions": rows,

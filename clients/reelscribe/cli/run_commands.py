@@ -258,7 +258,8 @@ def run_command(
     exporting = bool(formats) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
     if exporting:
-        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == kinds), "auto")
+        timed = [kind for kind in kinds if kind != "summary"]
+        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
         shown = chosen or of_kind
         lines: list[str] = []
         exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)

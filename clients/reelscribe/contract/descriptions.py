@@ -1,7 +1,8 @@
 """Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-Captioners, speech models, clip models, shot models and chat models share the fields of `ModelDescription`. The JSON of a
-description is part of the protocol between client and server. Two models with the same `identity` give the same answers.
+Captioners, speech models, clip models, shot models and chat models share the fields of `ModelDescription`. The JSON of
+a description is part of the protocol between client and server. Two models with the same `identity` give the same
+answers.
 """
 
 from __future__ import annotations

@@ -241,6 +241,11 @@ class SourceSummary:
     """The summary itself, a few sentences."""
     keywords: tuple[str, ...]
 
+    @property
+    def line(self) -> str:
+        """All of it as one text."""
+        return " · ".join(filter(None, (self.title, self.text, ", ".join(self.keywords))))
+
 
 class SourceError(NamedTuple):
     """The error because of which a source failed, as in the ledger and in records."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, Utterance
+from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Utterance
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
@@ -96,6 +96,15 @@ class Shots:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """The summary of a source, if one was asked for."""
+
+    model: Model
+    summary: SourceSummary | None
+    """None if there is none, because nothing was seen or said, or because of an error."""
+
+
+@dataclass(frozen=True)
 class VideoStream:
     """The part of `media` that is exported."""
 
@@ -144,6 +153,8 @@ class AnnotatedSource:
     """None if no clips were described."""
     shots: Shots | None
     """None if no shots were looked for, or some were looked for to choose clips or frames, and there are none."""
+    summary: Summary | None
+    """None if no summary was asked for."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -153,6 +164,7 @@ class AnnotatedSource:
             "transcript": self.transcript,
             "clips": self.clips,
             "shots": self.shots,
+            "summary": self.summary,
         }
         return tuple(kind for kind, value in kinds.items() if value is not None)
 
@@ -254,6 +266,7 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         transcript=None if value["speech_settings"] is None else _transcript(value, models),
         clips=None if value["clip_settings"] is None else _clips(value, models),
         shots=_shots(value["shots"], value["shot_settings"], models),
+        summary=None if value["summary_settings"] is None else _summary(value, models),
     )
 
 
@@ -349,6 +362,12 @@ def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | No
     return Shots(models[settings], shots)
 
 
+def _summary(value: Any, models: Mapping[str, Model]) -> Summary:
+    made = value["summary"]
+    summary = made and SourceSummary(_text(made["title"]), _text(made["text"]), _texts(made["keywords"]))
+    return Summary(models[value["summary_settings"]], summary or None)
+
+
 def _model(value: Any) -> Model:
     return Model(_text(value["name"]), _text(value["revision"]))
 
@@ -364,10 +383,13 @@ def _word(value: Any) -> Word:
 
 
 def _flags(value: Any) -> tuple[str, ...]:
-    flags = value["flags"]
-    if type(flags) is not list:
-        raise TypeError(f"expected a list of flags, got {brief(flags)}")
-    return tuple(map(_text, flags))
+    return _texts(value["flags"])
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not list:
+        raise TypeError(f"expected a list of strings, got {brief(value)}")
+    return tuple(map(_text, value))
 
 
 def _text(value: Any) -> str:

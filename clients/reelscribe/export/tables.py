@@ -1,4 +1,4 @@
-"""Tables of sources, captions, transcripts, clips and shots, as CSV and Parquet files.
+"""Tables of sources, captions, transcripts, clips, shots and summaries, as CSV and Parquet files.
 
 `TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
 column means).
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe.contract.outcomes import Utterance
+from reelscribe.contract.outcomes import SourceSummary, Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotations_reader import (
@@ -23,6 +23,7 @@ from reelscribe.export.annotations_reader import (
     ClipText,
     FlaggedCaption,
     Shots,
+    Summary,
     Transcript,
 )
 from reelscribe.results.escaping import csv_cell, escape_surrogates
@@ -31,7 +32,7 @@ from reelscribe.results.records import Kind
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or files of its own."""
 
-Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Section)
+Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Section, SourceSummary)
 
 TableName = Literal["sources"] | Kind
 """The tables, by the names of their files."""
@@ -85,6 +86,11 @@ def _clips(source: AnnotatedSource) -> Clips:
 def _shots(source: AnnotatedSource) -> Shots:
     assert source.shots
     return source.shots
+
+
+def _summary(source: AnnotatedSource) -> Summary:
+    assert source.summary
+    return source.summary
 
 
 def _of(field: str, name: str) -> Callable[[AnnotatedSource, AnnotatedSource], Any]:
@@ -195,6 +201,18 @@ TABLES: Mapping[TableName, Table[Any]] = {
             _SHA256,
             Column("model_name", "text", _of_detector("name"), nullable=True, in_csv=False),
             Column("model_revision", "text", _of_detector("revision"), nullable=True, in_csv=False),
+        ),
+    ),
+    "summary": Table(
+        lambda source: [made] if (made := _summary(source).summary) else [],
+        (
+            _SOURCE,
+            Column("title", "text", lambda source, summary: summary.title),
+            Column("text", "text", lambda source, summary: summary.text),
+            Column("keywords", "texts", lambda source, summary: summary.keywords),
+            _SHA256,
+            Column("model_name", "text", lambda source, item: _summary(source).model.name, in_csv=False),
+            Column("model_revision", "text", lambda source, item: _summary(source).model.revision, in_csv=False),
         ),
     ),
 }

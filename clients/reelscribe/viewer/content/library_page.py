@@ -120,6 +120,7 @@ def card_of(row: SourceRow, thumbnail: float | None, common_folder: str) -> Card
         languages=tuple(row.languages.split()),
         flags=tuple(row.flags.split()),
         thumbnail=thumbnail,
+        title=row.title,
     )
 
 

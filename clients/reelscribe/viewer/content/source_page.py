@@ -27,6 +27,7 @@ from reelscribe.viewer.pages.views import (
     Playback,
     Section,
     Settings,
+    SettingsKind,
     Site,
     SourceView,
     Track,
@@ -156,6 +157,7 @@ def source_view(
         playback=playback,
         start=start,
         end=max([start, *ends]),
+        summary=record.summary,
         tracks=tuple(tracks),
         thumbnails=tuple(thumbnails),
         facts=tuple(_facts(record)),
@@ -187,11 +189,12 @@ def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Set
         record: The record.
         known: What run.json has under `settings`.
     """
-    ids: dict[TrackKind, str | None] = {
+    ids: dict[SettingsKind, str | None] = {
         "transcript": record.speech_settings,
         "captions": record.caption_settings,
         "clips": record.clip_settings,
         "shots": record.shot_settings,
+        "summary": record.summary_settings,
     }
     for kind, id_ in ids.items():
         if id_ is not None and id_ in known:
@@ -249,7 +252,7 @@ def sections_of(tracks: Iterable[Track], start: float, end: float, seconds: floa
     return [Section(first, last, k == chosen) for k, (first, last) in enumerate(bounds)]
 
 
-def settings_of(kind: TrackKind, value: Any) -> Settings:
+def settings_of(kind: SettingsKind, value: Any) -> Settings:
     """Return what made annotations of a kind.
 
     Args:

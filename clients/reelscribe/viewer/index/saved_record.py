@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.contract.source import shown_size
 
 
@@ -40,12 +41,27 @@ class Clip(Text):
     flags: tuple[str, ...] = ()
 
 
+def summary_texts(summary: SourceSummary | None) -> list[Text]:
+    """Return what is searched of a summary: one text, at the beginning of the source.
+
+    Args:
+        summary: The summary; None if there is none.
+    """
+    return [Text(0.0, 0.0, summary.line)] if summary else []
+
+
 class Texts(msgspec.Struct):
     """The texts of a record that are searched."""
 
+    saved_summary: SourceSummary | None = msgspec.field(default=None, name="summary")
     captions: list[Text] = msgspec.field(default_factory=list, name="caption_spans")
     clips: list[Clip] = []
     transcript: list[Text] = msgspec.field(default_factory=list, name="segments")
+
+    @property
+    def summary(self) -> list[Text]:
+        """The summary as a text; none if there is no summary."""
+        return summary_texts(self.saved_summary)
 
 
 class Stretch(msgspec.Struct, gc=False):
@@ -138,6 +154,8 @@ class SavedRecord(msgspec.Struct):
     error: Error | None = None
     media: Media | None = None
     audio: Audio | None = None
+    summary: SourceSummary | None = None
+    summary_settings: str | None = None
     shots: list[Stretch] = []
     shot_settings: str | None = None
     captions: list[SavedCaption] = []

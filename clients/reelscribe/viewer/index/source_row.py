@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reelscribe.viewer.index.saved_record import Clip, Error, SourcePart, Text
+from reelscribe.contract.outcomes import SourceSummary
+from reelscribe.viewer.index.saved_record import Clip, Error, SourcePart, Text, summary_texts
 from reelscribe.viewer.index.word_rules import folded, indexed_text
 from reelscribe.viewer.pages.parameters import TEXT_KINDS
 
@@ -52,6 +53,8 @@ class _Line(msgspec.Struct, gc=False):
     error: Error | None = None
     media: _Media | None = None
     audio: _Audio | None = None
+    summary: SourceSummary | None = None
+    summary_settings: str | None = None
     shots: list[_Nothing] = []
     shot_settings: str | None = None
     captions: list[_Flagged] = []
@@ -99,6 +102,8 @@ class SourceRow(NamedTuple):
     state: str
     error_type: str
     error: str
+    title: str
+    """The title that its summary gives it; empty if it has none."""
     captions: int
     clips: int
     segments: int
@@ -186,7 +191,7 @@ def fingerprint(*facts: Any) -> bytes:
 
     Args:
         facts: The path as it was given, the size, the SHA-256, whether it is missing, the type of its error and the
-            message, and the ids of the settings of captions, clips, shots and transcript; None for what there is not.
+            message, and the ids of the settings of captions, clips, shots, transcript and summary; None for what there is not.
     """
     return hashlib.blake2b(repr(facts).encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
@@ -233,6 +238,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
             record.clip_settings,
             record.shot_settings,
             record.speech_settings,
+            record.summary_settings,
         ),
         path=source.absolute_path,
         sha256=source.sha256,
@@ -243,6 +249,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         state="error" if error else "ok",
         error_type=error_type,
         error=error.message[:_MESSAGE_CHARACTERS] if error else "",
+        title=record.summary.title[:_MESSAGE_CHARACTERS] if record.summary else "",
         captions=len(record.captions),
         clips=len(record.clips),
         segments=len(record.segments),
@@ -253,6 +260,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         found_by=folded(" ".join([source.absolute_path, *tags])),
     )
     texts: dict[str, Sequence[Text | Clip]] = {
+        "summary": summary_texts(record.summary),
         "captions": record.caption_spans,
         "clips": record.clips,
         "transcript": record.segments,

@@ -10,7 +10,7 @@ from typing import Literal, Self, get_args
 Sort = Literal["name", "longest", "shortest", "failures"]
 """Orders of the library: by path, by duration in both directions, and most failures first."""
 
-TextKind = Literal["captions", "clips", "transcript"]
+TextKind = Literal["summary", "captions", "clips", "transcript"]
 """Kinds of text that are searched."""
 
 TEXT_KINDS: tuple[TextKind, ...] = get_args(TextKind)

@@ -31,6 +31,7 @@ LABELS = {
     "captions": "Captions",
     "clips": "Clips",
     "shots": "Shots",
+    "summary": "Summary",
     "transcript": "Transcript",
     "name": "Name",
     "longest": "Longest first",

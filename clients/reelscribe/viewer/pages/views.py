@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery, TextKind
 
 State = Literal["ok", "error"]
@@ -15,6 +16,9 @@ State = Literal["ok", "error"]
 
 TrackKind = Literal["captions", "clips", "shots", "transcript"]
 """Kinds of tracks on the timeline."""
+
+SettingsKind = TrackKind | Literal["summary"]
+"""Kinds of annotations that have a model and settings."""
 
 Player = Literal["video", "audio", "preview", "none"]
 """The ways to play a source: its own bytes as video or audio, its preview, or not at all."""
@@ -81,6 +85,8 @@ class Card:
     """Flags that occur in it."""
     thumbnail: float | None = None
     """Time of the thumbnail that stands for it; None if it has none."""
+    title: str = ""
+    """The title that its summary gives it; empty if it has none."""
 
     @property
     def path(self) -> str:
@@ -233,7 +239,7 @@ class Playback:
 class Settings:
     """The model and the settings that made one kind of annotations."""
 
-    kind: TrackKind
+    kind: SettingsKind
     model: str
     revision: str
     facts: tuple[Fact, ...] = ()
@@ -253,6 +259,8 @@ class SourceView:
     """Presentation time at which the timeline begins."""
     end: float
     """Presentation time at which it ends; not before `start`."""
+    summary: SourceSummary | None = None
+    """None if it has none."""
     tracks: tuple[Track, ...] = ()
     """In the order in which they are shown; kinds of which there is nothing are left out."""
     thumbnails: tuple[float, ...] = ()

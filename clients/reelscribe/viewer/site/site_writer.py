@@ -182,7 +182,7 @@ class _SourcePages:
         self._names.add(os.path.basename(address))
         self._write(address, self._renderer.source(view))
         page = IndexedPage(address, f"{THUMBNAILS}/{view.card.id}", view.path, view.card.missing)
-        self._index.add(page, _texts(view))
+        self._index.add(page, _texts(view, number))
 
     def _write(self, name: str, text: str, *, listed: bool = False) -> None:
         with self._folder.file(f"{ROOT}/{name}", listed=listed) as partial_path:
@@ -193,8 +193,10 @@ def _in_bytes(number: int) -> str:
     return f"{number / 1e6:,.1f} MB" if number >= 1e6 else count(number, "byte")
 
 
-def _texts(view: SourceView) -> Iterator[IndexedText]:
+def _texts(view: SourceView, number: int) -> Iterator[IndexedText]:
     times = list(view.thumbnails)
+    if view.summary and number == 1:  # each page of a source has its summary, which is found once
+        yield IndexedText("summary", view.start, line_thumbnail_time(times, view.start, view.start), view.summary.line)
     tracks = {track.kind: track.lines for track in view.tracks}
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):

@@ -5,7 +5,7 @@
   const HITS_AT_ONCE = 50;
   const MOST_CHARACTERS = 600;
   const BEFORE = 200;
-  const LABELS = { captions: "Captions", clips: "Clips", transcript: "Transcript" };
+  const LABELS = { summary: "Summary", captions: "Captions", clips: "Clips", transcript: "Transcript" };
   const MOST_NAMED = 6;
   const { parse, find } = reelscribe.words;
   const { load, forget, make } = reelscribe.pieces;
