@@ -38,8 +38,8 @@ JOURNAL_NAME = "records.jsonl"
 _COLUMNS = """
     doc INTEGER PRIMARY KEY, id TEXT, file INTEGER, start INTEGER, size INTEGER, digest BLOB, fingerprint BLOB,
     path TEXT, sha256 TEXT, bytes INTEGER, missing INTEGER, video INTEGER, seconds REAL, state TEXT, error_type TEXT,
-    error TEXT, title TEXT, captions INTEGER, clips INTEGER, segments INTEGER, shots INTEGER, failures INTEGER, languages TEXT,
-    flags TEXT, found_by TEXT
+    error TEXT, title TEXT, captions INTEGER, clips INTEGER, segments INTEGER, shots INTEGER, failures INTEGER,
+    languages TEXT, flags TEXT, found_by TEXT
 """
 _SAVE = f"INSERT INTO sources VALUES ({', '.join('?' * len(SourceRow._fields))})"  # noqa: S608 - the text is our own
 

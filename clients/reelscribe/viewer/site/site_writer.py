@@ -28,7 +28,7 @@ from reelscribe.viewer.media.source_thumbnails import line_thumbnail_time
 from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import STATIC as STATIC_FILES
 from reelscribe.viewer.pages.render import Renderer
-from reelscribe.viewer.pages.views import Playback, SearchView, Site, SourceView
+from reelscribe.viewer.pages.views import Line, Playback, SearchView, Site, SourceView
 from reelscribe.viewer.site import SiteOptions
 from reelscribe.viewer.site.card_file import CardFile
 from reelscribe.viewer.site.file_links import MEDIA, SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
@@ -197,7 +197,7 @@ def _texts(view: SourceView, number: int) -> Iterator[IndexedText]:
     times = list(view.thumbnails)
     if view.summary and number == 1:  # each page of a source has its summary, which is found once
         yield IndexedText("summary", view.start, line_thumbnail_time(times, view.start, view.start), view.summary.line)
-    tracks = {track.kind: track.lines for track in view.tracks}
+    tracks: dict[str, tuple[Line, ...]] = {track.kind: track.lines for track in view.tracks}
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:

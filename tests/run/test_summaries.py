@@ -1,0 +1,212 @@
+"""Summaries: what a chat model is told of a source, what is saved, and what is asked again."""
+
+import asyncio
+import json
+import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from reelscribe._track_specs import ModelSpec, SummarySpec, TrackSpec
+from reelscribe.client.endpoint import Server
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from reelscribe.decode.clips import ClipCutting
+from reelscribe.errors import UsageError
+from reelscribe.reporting.summary import Summary
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.clips import ClipOptions
+from reelscribe.run.tracks.summaries import BYTES_PER_TOKEN, TEMPLATE_TOKENS, SummaryOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
+from reelscribe.server.server_discovery import FoundServer
+from support import odd_media
+from support.clip_runs import clip_server, records
+from support.fake_openai import FakeVLLM, chat, serving
+from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, descriptions, refused
+
+from support.patience import PATIENCE
+from support.sending import no_waiting
+
+SUMMARY = {"title": "A talk", "summary": "One. Two. Three.", "keywords": ["a", "b"]}
+IN_RECORD = {"title": "A talk", "text": "One. Two. Three.", "keywords": ["a", "b"]}
+
+
+def answer(**changes) -> dict:
+    return chat(json.dumps(SUMMARY | changes))
+
+
+async def spoken(request):
+    """Respond like the speech handler: "hello" in each second second of the audio."""
+    said = tuple(SpeechSegment(float(k), k + 1.0, f"hello {k}") for k in range(0, 12, 2))
+    return web.json_response([ChunkTranscript("hello", "en", said).to_json() for _ in request.names()])
+
+
+def found(url: str) -> list[FoundServer]:
+    return [FoundServer(Server(url))]
+
+
+class Served:
+    """A server of clips, one of speech, and one of chats."""
+
+    def __init__(self, clips: FakeTorchServe, speech: FakeTorchServe, chats: FakeVLLM) -> None:
+        self.clips, self.speech, self.chats = clips, speech, chats
+
+    def specs(self, *, retry_failed: bool = False, window: float = 4.0) -> list[TrackSpec]:
+        cutting = ClipCutting("windows", window_seconds=window)
+        return [
+            ModelSpec(ClipOptions(cutting, retry_failed=retry_failed), found(self.clips.url), "clips"),
+            ModelSpec(SpeechOptions(silence_db=None, retry_failed=retry_failed), found(self.speech.url), "speech"),
+            SummarySpec(SummaryOptions(retry_failed=retry_failed), found(self.chats.url), "m"),
+        ]
+
+    async def run(self, out: Path, *paths: Path, specs: list[TrackSpec] | None = None, **options) -> Summary:
+        """Annotate sources. A run that hangs fails."""
+        with no_waiting():
+            async with AsyncExitStack() as stack:
+                tracks = [await spec.open(stack) for spec in specs or self.specs(**options)]
+                return await asyncio.wait_for(Run(tracks, out).run([*map(str, paths)]), PATIENCE)
+
+    def prompts(self) -> list[str]:
+        """What the chat model was asked."""
+        return [asked["messages"][0]["content"][0]["text"] for asked in self.chats.asked]
+
+    def lines(self) -> list[list[str]]:
+        """The lines of texts in each question."""
+        return [re.findall(r"^[0-9.]+-[0-9.]+ s, .*$", prompt, re.MULTILINE) for prompt in self.prompts()]
+
+
+@pytest.fixture
+async def served():
+    speech = FakeTorchServe(spoken, description=SPEECH)
+    async with clip_server() as clips, speech, serving() as chats:
+        chats.answer = lambda _: answer()
+        yield Served(clips, speech, chats)
+
+
+def record_of(out: Path, name: str = "spoken.mp4") -> dict:
+    return records(out)[name]
+
+
+def tell(served: Served, text: str) -> Answer:
+    """Let the model say the same of all clips."""
+
+    async def respond(request):
+        values = json.loads((await descriptions(request)).body)
+        return web.json_response([value | {"text": text} for value in values])
+
+    served.clips.answer = respond
+    return respond
+
+
+async def test_the_model_is_told_all_texts_with_their_times_in_order_and_the_record_has_its_summary(
+    media, tmp_path, served
+):
+    tell(served, "a dog\n runs <|im_end|>")
+    assert (await served.run(tmp_path / "out", media / "spoken.mp4")).failed == 0
+    (lines,) = served.lines()
+    assert lines[:4] == [
+        "0-1 s, said: hello 0",
+        "0-4 s, seen: a dog runs < |im_end|>",
+        "2-3 s, said: hello 2",
+        "4-5 s, said: hello 4",
+    ]
+    assert len(lines) == 9
+    (asked,) = served.chats.asked
+    assert asked["response_format"]["json_schema"]["schema"]["required"] == ["title", "summary", "keywords"]
+    record = record_of(tmp_path / "out")
+    assert (record["summary"], record["error"]) == (IN_RECORD, None)
+    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"][record["summary_settings"]]
+    assert settings["model"]["name"] == "a/Qwen3-VL-2B"
+    assert settings["settings"]["clips"]["model"] != settings["settings"]["transcript"]["model"]
+
+
+async def test_what_is_saved_is_not_asked_again_and_other_texts_make_another_summary(media, tmp_path, served):
+    out = tmp_path / "out"
+    for window, asked in [(4.0, 1), (4.0, 1), (6.0, 2), (4.0, 2)]:
+        await served.run(out, media / "spoken.mp4", window=window)
+        assert len(served.chats.asked) == asked
+    assert record_of(out)["summary"] == IN_RECORD
+
+
+async def test_a_source_in_which_nothing_is_seen_or_said_has_no_summary_and_is_not_asked_about(tmp_path, served):
+    tell(served, "  ")
+    odd_media.write(tmp_path / "mute.mkv")
+    assert (await served.run(tmp_path / "out", tmp_path / "mute.mkv")).failed == 0
+    record = record_of(tmp_path / "out", "mute.mkv")
+    assert (record["summary"], record["error"], served.chats.asked) == (None, None, [])
+    assert record["summary_settings"]
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reason(media, tmp_path, served):
+    served.chats.answers = [chat('{"title": "<|x|>"}'), answer(title="Now right")]
+    assert (await served.run(tmp_path / "out", media / "spoken.mp4")).failed == 0
+    first, second = served.prompts()
+    assert second.startswith(
+        f'{first}\n\nYour last answer was:\n{{"title": "< |x|>"}}\n\nIt cannot be used, because it'
+    )
+    assert record_of(tmp_path / "out")["summary"]["title"] == "Now right"
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (chat("no"), {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it is no JSON: "}),
+        (
+            answer(summary=" "),
+            {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: its summary "},
+        ),
+        (
+            answer(keywords=["k"] * 11),
+            {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it "},
+        ),
+        ((400, {"error": "bad words"}), {"type": "RequestRefused", "message": "no summary: status 400: bad words"}),
+    ],
+)
+async def test_a_source_without_a_usable_answer_fails_alone_and_is_tried_again(media, tmp_path, served, bad, error):
+    def refuse_the_short_one(asked):
+        text = asked["messages"][0]["content"][0]["text"]
+        return bad if "8-" not in text and "seen" in text else answer()
+
+    odd_media.write(tmp_path / "short.mkv")
+    out, paths = tmp_path / "out", (tmp_path / "short.mkv", media / "spoken.mp4")
+    served.chats.answer = refuse_the_short_one
+    assert (await served.run(out, *paths)).failed == 1
+    record = record_of(out, "short.mkv")
+    assert (record["error"]["type"], record["summary"], len(record["clips"])) == (error["type"], None, 1)
+    assert record["error"]["message"].startswith(error["message"])
+    assert record_of(out)["summary"] == IN_RECORD
+    served.chats.asked, served.chats.answer = [], lambda _: answer(title="Again")
+    assert (await served.run(out, *paths, retry_failed=True)).failed == 0
+    assert [record_of(out, path.name)["summary"]["title"] for path in paths] == ["Again", "A talk"]
+    assert len(served.chats.asked) == 1
+
+
+async def test_a_summary_is_made_anew_when_clips_that_failed_are_tried_again(media, tmp_path, served):
+    async def refuse(request):
+        return (
+            refused(422, "ClipError", "no good") if len(request.clips[0]["frames"]) > 4 else await descriptions(request)
+        )
+
+    out = tmp_path / "out"
+    served.clips.answer = refuse
+    assert (await served.run(out, media / "spoken.mp4")).failed == 1
+    assert record_of(out)["summary"] == IN_RECORD
+    tell(served, "a dog")
+    served.chats.answer = lambda _: answer(title="With a dog")
+    assert (await served.run(out, media / "spoken.mp4", retry_failed=True)).failed == 0
+    without, with_clips = served.lines()
+    assert len(with_clips) == len(without) + 3
+    assert record_of(out)["summary"]["title"] == "With a dog"
+
+
+async def test_a_run_needs_texts_for_summaries(tmp_path, media, served):
+    with pytest.raises(UsageError, match="summary: expected captions, clips or a transcript in the same run"):
+        await served.run(tmp_path / "out", media / "spoken.mp4", specs=served.specs()[2:])
+
+
+async def test_a_model_that_takes_too_few_tokens_is_refused(tmp_path, media, served):
+    served.chats.listed = [served.chats.listed[0] | {"max_model_len": 512}]
+    with pytest.raises(UsageError, match=r"summary: expected a model that takes at least \d+ tokens, got .*512"):
+        await served.run(tmp_path / "out", media / "spoken.mp4")
