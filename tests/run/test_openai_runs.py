@@ -1,7 +1,10 @@
 """Runs with a server that has OpenAI's API: whatever is killed, and whatever it answers, what is saved is right."""
 
 import asyncio
-from contextlib import AsyncExitStack
+import json
+import re
+import sqlite3
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,55 @@ async def test_a_client_that_is_killed_ten_times_asks_nothing_again_that_is_save
             assert done.isdisjoint(map(name_of, server.asked))
             done = saved(out)
     assert len(done) == FILES * CLIPS
+    assert (out / "annotations.jsonl").read_bytes() == (tmp_path / "quiet" / "annotations.jsonl").read_bytes()
+
+
+def summarised(request):
+    """Describe a clip, or make a summary of a source whose title is the time and the text of its first line."""
+    if "response_format" not in request:
+        return described(request)
+    title = re.search(" seen: (.*)", request["messages"][0]["content"][0]["text"])[1]
+    return chat(json.dumps({"title": title, "summary": "One. Two. Three.", "keywords": []}))
+
+
+def saved_titles(out: Path) -> set[str]:
+    """The titles of the summaries that the ledger has."""
+    with closing(sqlite3.connect(out / "ledger.sqlite")) as database:
+        rows = database.execute("SELECT results FROM batches WHERE results LIKE '%One. Two. Three.%'").fetchall()
+    return {json.loads(results)[0][0][0] for (results,) in rows}
+
+
+async def test_a_client_that_is_killed_asks_for_no_summary_again_that_is_saved(library, tmp_path):
+    words = ("--clips", "windows", "--clip-seconds", 1, "--requests-in-flight", 3, "--quiet", "--summary")
+
+    async def run(out: Path, summaries: int | None = None) -> None:
+        """Run the command, and kill it when it has asked for so many summaries."""
+        command = reelscribe("caption", library, *words, "--server", server.url, "--out", out)
+        process = await asyncio.create_subprocess_exec(*command)
+        if summaries is None:
+            assert await process.wait() == 0
+            return
+        while len(titles(server.asked)) < summaries:
+            await asyncio.wait_for(server.arrivals.get(), PATIENCE)
+        process.kill()
+        await process.wait()
+
+    def titles(requests) -> set[str]:
+        made = [summarised(request) for request in requests if "response_format" in request]
+        return {json.loads(each["choices"][0]["message"]["content"])["title"] for each in made}
+
+    async with serving() as server:
+        server.answer = summarised
+        await run(tmp_path / "quiet")
+        assert len(titles(server.asked)) == FILES
+        out, done = tmp_path / "out", set[str]()
+        for summaries in (4, 3, 2, None):
+            server.asked.clear()
+            server.arrivals = asyncio.Queue()
+            await run(out, summaries)
+            assert done.isdisjoint(titles(server.asked))
+            done = saved_titles(out)
+    assert len(done) == FILES
     assert (out / "annotations.jsonl").read_bytes() == (tmp_path / "quiet" / "annotations.jsonl").read_bytes()
 
 

@@ -1,103 +1,22 @@
 """Summaries: what a chat model is told of a source, what is saved, and what is asked again."""
 
-import asyncio
 import json
-import re
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from reelscribe._track_specs import ModelSpec, SummarySpec, TrackSpec
-from reelscribe.client.endpoint import Server
-
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
-from reelscribe.decode.clips import ClipCutting
+from reelscribe.cluster.session import RemoteNodes
 from reelscribe.errors import UsageError
-from reelscribe.reporting.summary import Summary
-from reelscribe.run.driver import Run
-from reelscribe.run.tracks.clips import ClipOptions
-from reelscribe.run.tracks.summaries import BYTES_PER_TOKEN, TEMPLATE_TOKENS, SummaryOptions
-from reelscribe.run.tracks.transcripts import SpeechOptions
-from reelscribe.server.server_discovery import FoundServer
 from support import odd_media
-from support.clip_runs import clip_server, records
-from support.fake_openai import FakeVLLM, chat, serving
-from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, descriptions, refused
-
-from support.patience import PATIENCE
-from support.sending import no_waiting
-
-SUMMARY = {"title": "A talk", "summary": "One. Two. Three.", "keywords": ["a", "b"]}
-IN_RECORD = {"title": "A talk", "text": "One. Two. Three.", "keywords": ["a", "b"]}
-
-
-def answer(**changes) -> dict:
-    return chat(json.dumps(SUMMARY | changes))
-
-
-async def spoken(request):
-    """Respond like the speech handler: "hello" in each second second of the audio."""
-    said = tuple(SpeechSegment(float(k), k + 1.0, f"hello {k}") for k in range(0, 12, 2))
-    return web.json_response([ChunkTranscript("hello", "en", said).to_json() for _ in request.names()])
-
-
-def found(url: str) -> list[FoundServer]:
-    return [FoundServer(Server(url))]
-
-
-class Served:
-    """A server of clips, one of speech, and one of chats."""
-
-    def __init__(self, clips: FakeTorchServe, speech: FakeTorchServe, chats: FakeVLLM) -> None:
-        self.clips, self.speech, self.chats = clips, speech, chats
-
-    def specs(self, *, retry_failed: bool = False, window: float = 4.0) -> list[TrackSpec]:
-        cutting = ClipCutting("windows", window_seconds=window)
-        return [
-            ModelSpec(ClipOptions(cutting, retry_failed=retry_failed), found(self.clips.url), "clips"),
-            ModelSpec(SpeechOptions(silence_db=None, retry_failed=retry_failed), found(self.speech.url), "speech"),
-            SummarySpec(SummaryOptions(retry_failed=retry_failed), found(self.chats.url), "m"),
-        ]
-
-    async def run(self, out: Path, *paths: Path, specs: list[TrackSpec] | None = None, **options) -> Summary:
-        """Annotate sources. A run that hangs fails."""
-        with no_waiting():
-            async with AsyncExitStack() as stack:
-                tracks = [await spec.open(stack) for spec in specs or self.specs(**options)]
-                return await asyncio.wait_for(Run(tracks, out).run([*map(str, paths)]), PATIENCE)
-
-    def prompts(self) -> list[str]:
-        """What the chat model was asked."""
-        return [asked["messages"][0]["content"][0]["text"] for asked in self.chats.asked]
-
-    def lines(self) -> list[list[str]]:
-        """The lines of texts in each question."""
-        return [re.findall(r"^[0-9.]+-[0-9.]+ s, .*$", prompt, re.MULTILINE) for prompt in self.prompts()]
+from support.fake_openai import chat
+from support.fake_torchserve import descriptions, refused
+from support.local_cluster import LocalCluster
+from support.summary_runs import IN_RECORD, all_served, answer, record_of, tell
 
 
 @pytest.fixture
 async def served():
-    speech = FakeTorchServe(spoken, description=SPEECH)
-    async with clip_server() as clips, speech, serving() as chats:
-        chats.answer = lambda _: answer()
-        yield Served(clips, speech, chats)
-
-
-def record_of(out: Path, name: str = "spoken.mp4") -> dict:
-    return records(out)[name]
-
-
-def tell(served: Served, text: str) -> Answer:
-    """Let the model say the same of all clips."""
-
-    async def respond(request):
-        values = json.loads((await descriptions(request)).body)
-        return web.json_response([value | {"text": text} for value in values])
-
-    served.clips.answer = respond
-    return respond
+    async with all_served() as servers:
+        yield servers
 
 
 async def test_the_model_is_told_all_texts_with_their_times_in_order_and_the_record_has_its_summary(
@@ -210,3 +129,28 @@ async def test_a_model_that_takes_too_few_tokens_is_refused(tmp_path, media, ser
     served.chats.listed = [served.chats.listed[0] | {"max_model_len": 512}]
     with pytest.raises(UsageError, match=r"summary: expected a model that takes at least \d+ tokens, got .*512"):
         await served.run(tmp_path / "out", media / "spoken.mp4")
+
+
+async def test_nodes_make_the_same_summaries(media, tmp_path, served):
+    paths = [media / "spoken.mp4", media / "phrases.ogg"]
+    outs = tmp_path / "here", tmp_path / "elsewhere"
+    await served.run(outs[0], *paths)
+    await served.run(outs[1], *paths, nodes=RemoteNodes(served.specs(), LocalCluster("a", "b")))
+    assert len(served.chats.asked) == 2 * len(paths)
+    here, elsewhere = ((out / "annotations.jsonl").read_bytes() for out in outs)
+    assert here == elsewhere
+
+
+async def test_a_run_that_is_stopped_saves_what_is_asked_and_the_next_one_asks_the_rest(media, tmp_path, served):
+    def answer_and_stop(_):
+        served.running.stop()
+        return answer()
+
+    out, paths = tmp_path / "out", [media / "spoken.mp4", media / "phrases.ogg", media / "old.avi"]
+    served.chats.answer = answer_and_stop
+    assert (await served.run(out, *paths)).interrupted
+    first = served.prompts()
+    served.chats.answer = lambda _: answer()
+    assert (await served.run(out, *paths)).failed == 0
+    assert len(set(served.prompts())) == len(served.prompts()) == len(paths)
+    assert len(first) < len(paths)
