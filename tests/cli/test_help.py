@@ -55,7 +55,7 @@ def test_options_are_in_groups():
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
         *("Arguments:", "Output:", "Which sources:", "Which frames:", "Clips:", "Shots:", "Speech:"),
-        *("Server:", "Servers with OpenAI's API:", "Many machines:", "Speed:", "Options:"),
+        *("Summaries:", "Server:", "Servers with OpenAI's API:", "Many machines:", "Speed:", "Options:"),
     ]
 
 

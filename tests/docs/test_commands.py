@@ -23,6 +23,11 @@ NOT_RUN = {
     "export RAY_AUTH_MODE": "needs three machines",
     "ray start": "needs three machines",
     "reelscribe shots /videos --out first --ray": "needs three machines",
+    "vllm serve": "needs a GPU and the hub; tests/vllm runs a vLLM, and tests/run the same commands with a fake",
+    "echo '{{ bos_token }}": "needs the same; tests/vllm/test_answers.py serves BLIP-2 with this template",
+    "python3 -m sglang": "needs a GPU and the hub",
+    "pip install 'transformers[serving]'": "needs the hub",
+    "export OPENAI_API_KEY": "needs a hosted service",
     "docker build --file deploy/ray": "needs Kubernetes; tests/test_deploy_ray.py checks the files",
 }
 """Blocks that do not run, by how they begin, and why."""

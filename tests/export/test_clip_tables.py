@@ -34,7 +34,7 @@ def test_a_parquet_file_of_clips_has_types_and_exact_values(tmp_path):
     assert table.schema.types == [
         *(text, number, number, integer, text, text, text, integer, number, flags, text, text, text)
     ]
-    assert [field.name for field in table.schema if field.nullable] == ["json", "avg_logprob", "sha256"]
+    assert [field.name for field in table.schema if field.nullable] == ["json", "tokens", "avg_logprob", "sha256"]
     model = ("00ff", "some/model", "abc")
     assert [tuple(row.values()) for row in table.to_pylist()] == [
         ("a.mp4", 0, 2, 8, "=a\0\\ud800", '{"who": ["é", -1.5, null]}', "complete", 5, -0.5, ["repetition"], *model),

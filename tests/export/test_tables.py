@@ -203,6 +203,7 @@ def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
 @pytest.mark.parametrize("table", ["sources", *KINDS])
 def test_every_column_is_documented(tmp_path, table):
     value = with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))))
+    value |= {"summary": {"title": "A", "text": "B.", "keywords": ["c"]}, "summary_settings": "c0"}
     out = exported(tmp_path, [value], "csv", "parquet")
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
     rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]

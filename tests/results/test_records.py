@@ -16,6 +16,7 @@ from reelscribe.contract.outcomes import (
     Segment,
     Silence,
     SourceError,
+    SourceSummary,
     SpeechFailure,
     Utterance,
 )
@@ -29,6 +30,7 @@ from reelscribe.results.records import (
     ModelSettings,
     Record,
     ShotResult,
+    SummaryResult,
     TranscriptResult,
 )
 from support.memory import peak_memory
@@ -92,13 +94,14 @@ CLIPS = [
 ]
 QWEN = ModelSettings('{"d": 4}', Model("Qwen/Qwen3-VL-2B-Instruct", "0123"), {"prompt": "What?"})
 DESCRIBED = DescriptionResult(QWEN, video=CAPTIONED.video, shots=SEARCHED.shots, results=lambda: CLIPS)
-ALL = replace(BOTH, shot_result=SEARCHED, description_result=DESCRIBED)
+SUMMARISED = SummaryResult(QWEN, results=lambda: [SourceSummary("A star", "It is seen.", ("star",))])
+ALL = replace(BOTH, shot_result=SEARCHED, description_result=DESCRIBED, summary_result=SUMMARISED)
 
 EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
 
 FIELDS = [
-    *("source", "status", "error", "media", "audio", "shots", "shot_settings"),
+    *("source", "status", "error", "media", "audio", "summary", "summary_settings", "shots", "shot_settings"),
     *("captions", "caption_spans", "caption_failures", "caption_settings"),
     *("clips", "clip_failures", "clip_settings"),
     *("segments", "silences", "speech_failures", "speech_settings"),

@@ -91,3 +91,22 @@ async def test_a_record_that_has_not_what_it_should_says_so_on_its_page(tmp_path
             async with client.get(f"{address}source/{id_}") as response:
                 assert response.status == 200
                 assert "The record of this source cannot be read: Expected `float`, got `str`" in await response.text()
+
+
+async def test_a_summary_is_at_the_top_of_the_page_escaped_and_found_by_search(tmp_path):
+    summary = {"title": "<b>Zebras</b>", "text": "They graze. They run. They sleep.", "keywords": ["savanna", "<i>"]}
+    write_annotations(tmp_path, record("a.mp4", "x") | {"summary": summary})
+    with open_index(tmp_path) as index:
+        assert [count_hits(index, word) for word in ("zebras", "graze", "savanna", "lion")] == [1, 1, 1, 0]
+        with index.reader() as reader:
+            ((id_,),) = reader.library.execute("SELECT id FROM sources")
+    with browsing(tmp_path) as address:
+        async with aiohttp.ClientSession() as session, session.get(f"{address}source/{id_}") as page:
+            text = await page.text()
+        async with aiohttp.ClientSession() as session, session.get(f"{address}search?q=savanna") as hits:
+            found = await hits.text()
+    assert "&lt;b&gt;Zebras&lt;/b&gt;" in text
+    assert "<b>Zebras" not in text
+    assert text.index("They graze.") < text.index("Captions")
+    assert "Summary" in found
+    assert "<mark>savanna</mark>" in found
