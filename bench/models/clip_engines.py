@@ -26,11 +26,10 @@ from transformers import Qwen3VLConfig
 from lib.command import add_json_option, command_parser, run_command
 from lib.report import Report, publish
 from lib.ways import Way, Work, columns, measure
-from models.describing import CLIP_SECONDS, DIFFERENT, UNCACHED
+from models.describing import CLIP_SECONDS, DIFFERENT, serve_on_vllm
 from peers.services import Service
 from reelscribe.archive import build as archive
 from servers.torchserve import CLIPS, CONFIG, HANDLERS, serve
-from servers.vllm import CLIPS_OPTIONS, serve_vllm
 from synthetic.random_models import qwen3_vl_config, save_qwen3_vl
 from synthetic.video_files import FRAMES_PER_SECOND, write_event_library
 
@@ -64,15 +63,6 @@ def serve_handler(weights: Path, directory: Path) -> Iterator[Service]:
         yield Service.ours(serving)
 
 
-@contextmanager
-def serve_on_vllm(folder: Path, weights: Path, directory: Path) -> Iterator[Service]:
-    """Serve the model with vLLM, which is in a folder."""
-    directory.mkdir()
-    options = (*CLIPS_OPTIONS, *UNCACHED, "--dtype", "bfloat16")
-    with serve_vllm(folder, weights, "clips", directory, *options) as server:
-        yield Service(("--url", server.address), tuple(server.processes()))
-
-
 def main() -> None:
     """Print the table."""
     parser = command_parser(__doc__)
@@ -97,7 +87,7 @@ def main() -> None:
         )
         servers = {
             "ours": partial(serve_handler, weights),
-            "vllm": partial(serve_on_vllm, options.vllm.absolute(), weights),
+            "vllm": partial(serve_on_vllm, options.vllm.absolute(), weights, options=("--dtype", "bfloat16")),
         }
         measured = measure(directory, ways, servers, Work(sources, options.clips, per=100), options.rounds)
     for name, each in measured.items():

@@ -110,10 +110,17 @@ def serve_ours(directory: Path) -> Iterator[Service]:
 
 
 @contextmanager
-def serve_on_vllm(folder: Path, directory: Path) -> Iterator[Service]:
-    """Serve the model with vLLM, which is in a folder."""
+def serve_on_vllm(folder: Path, weights: Path, directory: Path, options: tuple[str, ...] = ()) -> Iterator[Service]:
+    """Serve a clip model with vLLM, which keeps nothing from one request for the next.
+
+    Args:
+        folder: Folder of scripts/peers.
+        weights: Folder of the weights.
+        directory: A folder for its log, which must not exist.
+        options: Further options of `vllm serve`.
+    """
     directory.mkdir()
-    with serve_vllm(folder, CLIPS, "clips", directory, *CLIPS_OPTIONS, *UNCACHED) as server:
+    with serve_vllm(folder, weights, "clips", directory, *CLIPS_OPTIONS, *UNCACHED, *options) as server:
         yield Service(("--url", server.address), tuple(server.processes()))
 
 
@@ -154,7 +161,7 @@ def make_servers(model: Model, peer_python: str | None, vllm: Path | None) -> Se
         "litserve-wait": lambda directory: serve_module(module, directory, (*handler, str(JOIN_CLIPS_SECONDS))),
     }
     if vllm:
-        servers = {**servers, "vllm": partial(serve_on_vllm, vllm)}
+        servers = {**servers, "vllm": partial(serve_on_vllm, vllm, CLIPS)}
     if peer_python:
         peer = partial(serve_module, module, options=(*card, "0.02"), python=peer_python)
         servers = {**servers, "litserve-card": peer}

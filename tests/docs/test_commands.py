@@ -23,7 +23,7 @@ NOT_RUN = {
     "export RAY_AUTH_MODE": "needs three machines",
     "ray start": "needs three machines",
     "reelscribe shots /videos --out first --ray": "needs three machines",
-    "vllm serve": "needs a GPU and the hub; tests/vllm runs a vLLM, and tests/run the same commands with a fake",
+    "vllm serve": "needs a GPU and the hub; tests/vllm runs a vLLM on the CPU",
     "echo '{{ bos_token }}": "needs the same; tests/vllm/test_answers.py serves BLIP-2 with this template",
     "python3 -m sglang": "needs a GPU and the hub",
     "pip install 'transformers[serving]'": "needs the hub",

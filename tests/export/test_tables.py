@@ -26,6 +26,7 @@ from support.exporting import (
     rows,
     transcript_record,
     utterance,
+    with_summary,
 )
 
 LOST = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\r\n"}
@@ -194,6 +195,14 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     ]
 
 
+def test_a_summary_is_a_row_where_there_is_one(tmp_path):
+    without = record("b.mp4") | {"summary_settings": "c0"}
+    out = exported(tmp_path, [with_summary(record("a.mp4", "x"), title="=1"), without], "csv", "parquet")
+    assert rows(out / "summary.csv")[1:] == [["a.mp4", "'=1", "One. Two. Three.", "big dog talk"]]
+    (row,) = parquet.read_table(out / "summary.parquet").to_pylist()
+    assert (row["title"], row["keywords"], row["model_name"]) == ("=1", ["big dog", "talk"], "some/model")
+
+
 def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
     out = exported(tmp_path, [clips_record("a.mp4", clip(0, 1, "x") | {"tokens": None})], "csv", "parquet")
     assert parquet.read_table(out / "clips.parquet")["tokens"].to_pylist() == [None]
@@ -202,8 +211,7 @@ def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
 
 @pytest.mark.parametrize("table", ["sources", *KINDS])
 def test_every_column_is_documented(tmp_path, table):
-    value = with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))))
-    value |= {"summary": {"title": "A", "text": "B.", "keywords": ["c"]}, "summary_settings": "c0"}
+    value = with_summary(with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x")))))
     out = exported(tmp_path, [value], "csv", "parquet")
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
     rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]

@@ -94,14 +94,15 @@ CLIPS = [
 ]
 QWEN = ModelSettings('{"d": 4}', Model("Qwen/Qwen3-VL-2B-Instruct", "0123"), {"prompt": "What?"})
 DESCRIBED = DescriptionResult(QWEN, video=CAPTIONED.video, shots=SEARCHED.shots, results=lambda: CLIPS)
-SUMMARISED = SummaryResult(QWEN, results=lambda: [SourceSummary("A star", "It is seen.", ("star",))])
-ALL = replace(BOTH, shot_result=SEARCHED, description_result=DESCRIBED, summary_result=SUMMARISED)
+SUMMED_UP = SummaryResult(QWEN, results=lambda: [SourceSummary("A star", "It shines.", ("star", "sky"))])
+ALL = replace(BOTH, shot_result=SEARCHED, description_result=DESCRIBED, summary_result=SUMMED_UP)
 
 EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
 
 FIELDS = [
-    *("source", "status", "error", "media", "audio", "summary", "summary_settings", "shots", "shot_settings"),
+    *("source", "status", "error", "media", "audio", "summary", "summary_settings"),
+    *("shots", "shot_settings"),
     *("captions", "caption_spans", "caption_failures", "caption_settings"),
     *("clips", "clip_failures", "clip_settings"),
     *("segments", "silences", "speech_failures", "speech_settings"),
@@ -208,6 +209,16 @@ def test_a_record_can_be_cut_down_to_one_kind(line):
     assert line(ALL.only("captions", "transcript")) == line(BOTH)
 
 
+def test_a_summary_is_an_object_and_where_there_is_none_it_is_null(line):
+    fields = [json.loads(line(record)) for record in (ALL, replace(ALL, summary_result=SummaryResult(QWEN)), BOTH)]
+    assert [each["summary"] for each in fields] == [
+        {"title": "A star", "text": "It shines.", "keywords": ["star", "sky"]},
+        None,
+        None,
+    ]
+    assert [each["summary_settings"] for each in fields] == [QWEN.id, QWEN.id, None]
+
+
 NO_PICTURES = SourceError("NoPictures", "expected a video stream")
 NO_SOUND = SourceError("NoAudio", "it has no audio")
 REFUSED = SourceError("RequestRefused", "3 frames have no caption")
@@ -239,6 +250,13 @@ CUT = SourceError("MediaError", "cut short")
             {"captions": REFUSED, "transcript": CUT},
             ("RequestRefused", "pictures: 3 frames have no caption; audio: cut short"),
         ),
+        ({"captions": None, "summary": REFUSED}, REFUSED),
+        ({"captions": NO_PICTURES, "summary": None}, NO_PICTURES),
+        ({"transcript": NO_SOUND, "summary": None}, None),
+        (
+            {"captions": NO_PICTURES, "transcript": NO_SOUND, "summary": None},
+            ("NoPictures", "pictures: expected a video stream; audio: it has no audio"),
+        ),
         ({"shots": None}, None),
         ({"shots": NO_PICTURES}, NO_PICTURES),
         ({"shots": CUT}, CUT),
@@ -260,6 +278,8 @@ def test_the_error_of_a_record_is_that_of_the_models_that_failed(line, errors, e
         record = replace(record, transcript_result=replace(TRANSCRIBED, error=errors["transcript"]))
     if "shots" in errors:
         record = replace(record, shot_result=replace(SEARCHED, error=errors["shots"]))
+    if "summary" in errors:
+        record = replace(record, summary_result=replace(SUMMED_UP, error=errors["summary"]))
     assert (record.error, record.status) == (expected, "error" if expected else "ok")
     assert json.loads(line(record))["error"] == (expected and {"type": expected[0], "message": expected[1]})
 

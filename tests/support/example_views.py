@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import STATIC, Renderer
 from reelscribe.viewer.pages.views import (
@@ -93,6 +94,7 @@ CARDS = (
         languages=("en",),
         thumbnail=0.0,
         flags=("near-duplicate",),
+        title="Shapes that move and speak",
     ),
     Card(MUTE, "same-640x360.webm", "shapes/same", 8.0, "ok", counts=Counts(8, failures=1), thumbnail=2.0),
     Card(OLD, "old.avi", "old", 7.5, "ok", counts=Counts(captions=8), thumbnail=0.0, missing=True),
@@ -117,6 +119,7 @@ CARDS = (
         error=HOSTILE,
         languages=(HOSTILE,),
         flags=(HOSTILE,),
+        title=HOSTILE,
     ),
 )
 
@@ -195,6 +198,11 @@ def _spoken() -> SourceView:
         Playback("video", type="video/mp4"),
         0.0,
         12.0,
+        summary=SourceSummary(
+            "Shapes that move and speak",
+            "Stars and circles of many colours are shown. Somebody names them. At the end they are gone.",
+            ("shapes", "star", "red circle", "colours", HOSTILE),
+        ),
         tracks=(
             Track("transcript", tuple(speech), 4),
             Track("captions", tuple(captions), 6),

@@ -122,6 +122,12 @@ def transcript_record(path="clip.mp4", *texts, start=0.0, **changes):
     return record(path, **speech) | changes
 
 
+def with_summary(value, title="A talk", text="One. Two. Three.", keywords=("big dog", "talk")):
+    """A record with a summary."""
+    summary = {"title": title, "text": text, "keywords": [*keywords]}
+    return value | {"summary": summary, "summary_settings": "c0"}
+
+
 def both(captions, transcript):
     """One record that has what a record of captions and a record of a transcript have."""
     return captions | {name: transcript[name] for name in ("audio", "segments", "speech_settings")}

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -324,7 +324,7 @@ def _maker(server: Server, kind: type[Description]) -> Callable[[dict[str, Any],
             "response_seconds": REQUEST_SECONDS,
             "engine": engine,
         }
-        return kind.from_json(fields | _FIELDS[kind](server, family, about))
+        return kind.from_json(fields | _FIELDS[kind](_Served(settings.frame_prompt, family, about["max_model_len"])))
 
     if kind not in _FIELDS:
         raise UsageError(f"{server.url}: expected a TorchServe for a {kind.kind} model, as OpenAI's API has none")
@@ -337,11 +337,25 @@ def _usual_tokens(kind: type[ModelDescription], model_length: Any) -> int:
     return most if type(model_length) is not int else max(1, min(most, model_length // parts))
 
 
-def _of_captioner(server: Server, family: ModelFamily, _: dict[str, Any]) -> dict[str, Any]:
-    own = server.openai.frame_prompt
+class _Served(NamedTuple):
+    """A model, as far as the fields depend on it that its kind has of its own."""
+
+    frame_prompt: str | None
+    """The question about single frames of the settings; None for that of the family."""
+    family: ModelFamily
+    model_length: Any
+    """Number of tokens of a question and its answer, as the server tells it; None if it does not."""
+
+    @property
+    def picture_prompt(self) -> str:
+        """The question about single frames."""
+        return self.family.picture_prompt if self.frame_prompt is None else self.frame_prompt
+
+
+def _of_captioner(served: _Served) -> dict[str, Any]:
     return {
-        "prompt": family.picture_prompt if own is None else own,
-        "frame": asdict(family.pictures),
+        "prompt": served.picture_prompt,
+        "frame": asdict(served.family.pictures),
         "mean": (),
         "std": (),
         "max_frames": 1,
@@ -349,20 +363,19 @@ def _of_captioner(server: Server, family: ModelFamily, _: dict[str, Any]) -> dic
     }
 
 
-def _of_clip_model(server: Server, family: ModelFamily, _: dict[str, Any]) -> dict[str, Any]:
-    own = server.openai.frame_prompt
+def _of_clip_model(served: _Served) -> dict[str, Any]:
     return {
         "prompt": CLIP_PROMPT,
-        "still_prompt": family.picture_prompt if own is None else own,
+        "still_prompt": served.picture_prompt,
         "system_prompt": "",
         "allow_prompts": True,
-        "budget": family.clips.to_json(),
+        "budget": served.family.clips.to_json(),
         "max_clips": 1,
         "max_side": MOST_SIDE,
     }
 
 
-def _of_speech_model(_: Server, __: ModelFamily, ___: dict[str, Any]) -> dict[str, Any]:
+def _of_speech_model(_: _Served) -> dict[str, Any]:
     return {
         "sample_rate": SAMPLE_RATE,
         "chunk_seconds": CHUNK_SECONDS,
@@ -374,12 +387,12 @@ def _of_speech_model(_: Server, __: ModelFamily, ___: dict[str, Any]) -> dict[st
     }
 
 
-def _of_chat_model(_: Server, __: ModelFamily, about: dict[str, Any]) -> dict[str, Any]:
-    told = about["max_model_len"]
+def _of_chat_model(served: _Served) -> dict[str, Any]:
+    told = served.model_length
     return {"context_tokens": CONTEXT_TOKENS if told is None else told, "max_texts": 1}
 
 
-_FIELDS: dict[type[ModelDescription], Callable[[Server, ModelFamily, dict[str, Any]], dict[str, Any]]] = {
+_FIELDS: dict[type[ModelDescription], Callable[[_Served], dict[str, Any]]] = {
     CaptionerDescription: _of_captioner,
     ClipModelDescription: _of_clip_model,
     SpeechDescription: _of_speech_model,

@@ -11,7 +11,7 @@ from reelscribe.viewer.media.source_thumbnails import line_thumbnail_time
 from reelscribe.viewer.pages.parameters import SearchQuery
 from reelscribe.viewer.pages.views import Site
 from support.browsing import found, open_index, segments, write_annotations
-from support.exporting import record
+from support.exporting import record, with_summary
 
 TEXTS = [
     "A large red circle, on a green background.",
@@ -124,3 +124,15 @@ def test_a_hit_has_a_thumbnail_of_its_own_time_if_there_is_one():
     assert [line_thumbnail_time(times, start, start + 4) for start in (4.0, 2.0, 0.0)] == [6.0, 2.0, 2.0]
     assert line_thumbnail_time(times, 6.5, 8.0) == 6.0
     assert line_thumbnail_time([], 1.0, 2.0) is None
+
+
+def test_a_summary_is_found_by_its_title_its_text_and_its_keywords(tmp_path, thumbnails):
+    spoken = record("a.mp4", segments=segments("a talk about dogs"))
+    write_annotations(tmp_path, with_summary(spoken, "The talk", "Dogs. Cats. Birds.", ["animals", "talk show"]))
+    with open_index(tmp_path) as other:
+        assert found(other, "talk", thumbnails) == [
+            "The [talk] · Dogs. Cats. Birds. · animals, [talk] show",
+            "a [talk] about dogs",
+        ]
+        assert found(other, "cats animals", thumbnails) == ["The talk · Dogs. [Cats]. Birds. · [animals], talk show"]
+        assert found(other, "talk", thumbnails, kinds=("transcript",)) == ["a [talk] about dogs"]

@@ -5,11 +5,12 @@ import re
 import aiohttp
 import pytest
 
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.content.source_page import LINES_A_SECTION, SourcePage
 from reelscribe.viewer.media.media_files import MediaFiles
 from reelscribe.viewer.pages.views import Site
 from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
-from support.exporting import record, video
+from support.exporting import record, video, with_summary
 
 
 @pytest.fixture
@@ -93,9 +94,28 @@ async def test_a_record_that_has_not_what_it_should_says_so_on_its_page(tmp_path
                 assert "The record of this source cannot be read: Expected `float`, got `str`" in await response.text()
 
 
+def test_the_summary_and_its_title_are_those_of_the_record(view_of):
+    view = view_of(with_summary(record("a.mp4", "a dog"), "A dog", "It runs.", ["dog"]))
+    assert (view.summary, view.card.title) == (SourceSummary("A dog", "It runs.", ("dog",)), "A dog")
+    view = view_of(record("a.mp4", "a dog"))
+    assert (view.summary, view.card.title) == (None, "")
+
+
+async def test_a_served_page_shows_the_summary_as_text(tmp_path):
+    write_annotations(tmp_path, with_summary(record("a.mp4", "a dog"), "<b>Dogs</b> & cats"))
+    with browsing(tmp_path) as address:
+        async with aiohttp.ClientSession() as session, session.get(address) as response:
+            library = await response.text()
+            (page,) = set(re.findall(r'href="\./(source/[^"#]+)"', library))
+            async with session.get(address + page) as response:
+                source = await response.text()
+    assert "&lt;b&gt;Dogs&lt;/b&gt; &amp; cats" in library
+    assert "&lt;b&gt;Dogs&lt;/b&gt; &amp; cats" in source
+
+
 async def test_a_summary_is_at_the_top_of_the_page_escaped_and_found_by_search(tmp_path):
-    summary = {"title": "<b>Zebras</b>", "text": "They graze. They run. They sleep.", "keywords": ["savanna", "<i>"]}
-    write_annotations(tmp_path, record("a.mp4", "x") | {"summary": summary})
+    texts = "<b>Zebras</b>", "They graze. They run. They sleep.", ["savanna", "<i>"]
+    write_annotations(tmp_path, with_summary(record("a.mp4", "x"), *texts))
     with open_index(tmp_path) as index:
         assert [count_hits(index, word) for word in ("zebras", "graze", "savanna", "lion")] == [1, 1, 1, 0]
         with index.reader() as reader:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, page_numbers, shown
 from reelscribe.viewer.pages.views import Line, Playback, Site, SourceView, Track, Word
@@ -240,3 +241,13 @@ def test_filters_that_are_set_are_chosen_and_kept_even_if_no_source_has_them():
         attributes["value"] for tag, attributes in Page(page).elements if tag == "option" and "selected" in attributes
     ]
     assert chosen == ["error", "xx", "longest"]
+
+
+def test_a_summary_is_at_the_top_of_the_page_and_its_title_on_the_card_as_text():
+    hostile = "<script>alert(1)</script>\u202e"
+    shown_as = "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd"
+    page = SERVED.source(replace(SOURCE, summary=SourceSummary(hostile, hostile, (hostile, "second"))))
+    section = page[page.index('id="summary"') : page.index('id="player"')]
+    assert (section.count(shown_as), section.count("<script>")) == (3, 0)
+    assert shown_as in SERVED.card(replace(CARDS[0], title=hostile))
+    assert "<p" not in SERVED.source(EMPTY).partition('id="summary"')[2].partition("</section>")[0]

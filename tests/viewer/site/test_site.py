@@ -16,7 +16,7 @@ from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
 from reelscribe.thumbnails.store import ThumbnailStore
 from support.exported_pages import PICTURE, exported_site, files_of, page_id, pieces, source_record, tags_of
-from support.exporting import annotations, both, record, transcript_record
+from support.exporting import annotations, both, record, transcript_record, with_summary
 from support.memory import peak_memory
 
 HOSTILE = [
@@ -236,3 +236,14 @@ def test_no_records_make_an_empty_library(tmp_path):
     }
     assert "There are no results" in (site / "index.html").read_text()
     assert line == f"open {site / 'index.html'} in a browser; pages of 0 sources, 0 thumbnails"
+
+
+def test_a_summary_is_on_every_page_of_its_source_and_found_once(tmp_path):
+    spans = [{"start": float(k), "end": k + 1.0, "text": f"line {k}"} for k in range(5000)]
+    value = with_summary(source_record(tmp_path / "a.webm", caption_spans=spans), "A talk", "<b>One.</b>", ["two"])
+    site, _ = exported_site(tmp_path / "out", [value])
+    pages = [path.read_text() for path in (site / "source").glob("*.html")]
+    assert [page.count("&lt;b&gt;One.&lt;/b&gt;") for page in pages] == [1, 1, 1]
+    texts = [text for *_, rows in pieces(site, "texts") for kind, _, _, text in rows if kind == "summary"]
+    assert texts == ["A talk · <b>One.</b> · two"]
+    assert "A talk" in (site / "index.html").read_text()
