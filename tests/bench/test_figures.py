@@ -16,7 +16,7 @@ RESULTS = ROOT / "bench" / "results" / "2026-11-21.json"
 @pytest.mark.parametrize(
     "ways",
     [
-        ["plain-32", "plain-1", "blog-sync", "blog-stream", "blog-prebatch", "flask"],  # full-size frames
+        ["plain-32", "blog-prebatch"],  # full-size frames
         ["litserve", "ours-fast"],  # frames that our client scaled
     ],
 )

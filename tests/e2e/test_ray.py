@@ -113,6 +113,7 @@ def test_results_and_thumbnails_do_not_depend_on_the_number_of_nodes(
     assert thumbnails_in(tmp_path / "out") == thumbnails_in(one_machine) != {}
 
 
+@pytest.mark.skipif(not RUNS, reason="a count of what is lost; REELSCRIBE_TORTURE_RUNS=1 makes it")
 def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_machine, cluster, tmp_path):
     expected, undisturbed = on_one_machine
     frames, before = ("reelscribe_device_items_total", "captioner"), scrape_server(running)
@@ -145,7 +146,7 @@ def test_nodes_can_serve_the_models_by_themselves(running, library, expected, cl
     assert "its TorchServe has ended" in log_of(tmp_path / "out")
     assert results_in(tmp_path / "out") == expected
     gone(cluster)
-    for signal_, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+    for signal_, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130))[: 1 + bool(RUNS)]:
         with over(cluster, running, library, tmp_path / "again", *served) as run:
             wait_until(cluster.servers, run)
             run.send_signal(signal_)

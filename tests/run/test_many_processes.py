@@ -91,7 +91,7 @@ async def annotate(library: Path, out: Path, options: CaptionOptions) -> tuple[b
     return (out / "annotations.jsonl").read_bytes(), track.entry_points
 
 
-@pytest.mark.parametrize("choice", OPTIONS if TORTURE else ["every", "fps", "keyframes"])
+@pytest.mark.parametrize("choice", OPTIONS if TORTURE else ["every", "keyframes"])
 async def test_records_are_those_of_one_process(library, tmp_path, monkeypatch, choice):
     monkeypatch.setattr(frame_commands, "PORTION_SECONDS", 1e-9)
     options = OPTIONS[choice]

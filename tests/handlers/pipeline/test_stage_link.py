@@ -108,10 +108,10 @@ def same(sent, got):
     return repr(sent) == repr(got)
 
 
-def test_a_thousand_random_trees_arrive_equal(echoing):
+def test_random_trees_arrive_equal(echoing):
     rng = random.Random(8)
     torch.manual_seed(8)
-    for _ in range(250):
+    for _ in range(60):
         trees = [random_tree(rng) for _ in range(4)]
         sendings = [echoing.isend_tensor_dict(tree) for tree in trees]
         assert all(same(tree, echoing.recv_tensor_dict()) for tree in trees)
