@@ -82,6 +82,8 @@ class SavedSource:
     sha256: str | None
     missing: bool
     absolute_path: str
+    version: str | None = None
+    """The version that its store told, as an ETag; None for a file."""
 
 
 @dataclass(frozen=True)

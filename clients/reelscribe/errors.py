@@ -8,6 +8,8 @@
     │   ├── NoPictures          a source has no video stream
     │   ├── NoAudio             a source has no audio stream
     │   ├── SourceChanged       a source is not the file that was digested, or was written to since
+    │   ├── NoSuchObject        a store has no object of this name
+    │   ├── StoreUnavailable    a store cannot answer now, or a connection to it broke; it may answer later
     │   ├── DecoderDied         the process that decoded a source ended early
     │   └── DecoderStalled      the process that decoded a source made no progress
     ├── RequestError            a request cannot be answered; each child has its HTTP status
@@ -73,6 +75,14 @@ class NoAudio(MediaError):
 
 class SourceChanged(MediaError):
     """A source is not the file that was digested, or was written to since, so nothing of it may be saved."""
+
+
+class NoSuchObject(MediaError):
+    """A store has no object of this name."""
+
+
+class StoreUnavailable(MediaError):
+    """A store cannot answer now, or a connection to it broke; it may answer later."""
 
 
 class DecoderDied(MediaError):

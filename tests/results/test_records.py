@@ -138,6 +138,7 @@ def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_fra
         "path": "vidéo.mp4",
         "bytes": 10,
         "sha256": "00ff",
+        "version": None,
         "missing": False,
         "absolute_path": "/v/vidéo.mp4",
     }
@@ -192,7 +193,8 @@ def test_the_record_of_a_source_that_cannot_be_read_says_why(line):
     value = json.loads(line(UNREADABLE))
     assert value["status"] == "error"
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
-    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None, "missing": False, "absolute_path": ""}
+    place = {"version": None, "missing": False, "absolute_path": ""}
+    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None, **place}
 
 
 def test_a_source_that_cannot_be_read_any_more_keeps_its_results(line):

@@ -7,6 +7,7 @@ import pytest
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
 from reelscribe.run.file_search import check_names, find_sources
+from reelscribe.storage.stores import Stores
 
 
 @pytest.fixture
@@ -18,31 +19,34 @@ def library(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def paths(names: list[str], suffixes=VIDEO_SUFFIXES) -> list[str]:
+    return [found.path for found in find_sources(names, suffixes)]
+
+
 def test_a_folder_stands_for_its_media_sorted(library):
     (library / "._b.mp4").touch()
     (library / "folder.mp4").mkdir()
     (library / "gone.mp4").symlink_to("nowhere")
-    found = [os.path.relpath(path, library) for path in find_sources([str(library)])]
+    found = [os.path.relpath(path, library) for path in paths([str(library)])]
     assert found == ["a.MKV", "b.mp4", "deep/er/c.webm", "gone.mp4"]
 
 
 def test_where_sound_is_wanted_files_of_sound_alone_are_found_too(library):
     for name in ("speech.WAV", "deep/song.ogg"):
         (library / name).touch()
-    assert not any(path.endswith(("WAV", "ogg")) for path in find_sources([str(library)]))
-    found = find_sources([str(library)], MEDIA_SUFFIXES)
+    assert not any(path.endswith(("WAV", "ogg")) for path in paths([str(library)]))
+    found = paths([str(library)], MEDIA_SUFFIXES)
     assert {str(library / "speech.WAV"), str(library / "deep" / "song.ogg")} <= set(found)
 
 
 def test_files_and_globs_stand_in_order(library):
     text = str(library / "notes.txt")
     again = str(library / "deep" / ".." / "b.mp4")
-    found = find_sources([text, str(library / "*.mp4"), again])
-    assert list(found) == [text, str(library / "b.mp4"), again]
+    assert paths([text, str(library / "*.mp4"), again]) == [text, str(library / "b.mp4"), again]
 
 
 def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
-    found = set(find_sources([str(library / "**")]))
+    found = set(paths([str(library / "**")]))
     assert sorted(os.path.relpath(path, library) for path in found) == ["a.MKV", "b.mp4", "deep/er/c.webm", "notes.txt"]
 
 
@@ -52,7 +56,7 @@ def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
         ("missing.mp4", "no such file or folder; check the path"),
         ("empty", "expected media files in this folder, found none; media files end in .3gp"),
         ("*.webm", "matches nothing; check it, and quote it"),
-        ("https://example.org/a.mp4", "on this machine, got an address; download it first"),
+        ("ftp://example.org/a.mp4", "or addresses with s3, https, http; download it first"),
         ("-", "cannot be read from standard input"),
     ],
 )
@@ -60,7 +64,7 @@ def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reas
     (library / "empty").mkdir()
     monkeypatch.chdir(library)
     with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
-        check_names(["b.mp4", name], VIDEO_SUFFIXES)
+        check_names(["b.mp4", name], VIDEO_SUFFIXES, (), Stores())
 
 
 def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tmp_path):
@@ -69,4 +73,4 @@ def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tm
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a" / "circle").symlink_to(tmp_path)
-    assert list(find_sources([str(tmp_path)])) == sorted(str(tmp_path / name) for name in names)
+    assert paths([str(tmp_path)]) == sorted(str(tmp_path / name) for name in names)

@@ -5,6 +5,7 @@ import threading
 
 from reelscribe.results.known_files import KnownFile
 from reelscribe.run import listing
+from reelscribe.run.file_search import Found
 from reelscribe.run.listing import NAMES_AT_ONCE, Listing
 from support.patience import PATIENCE
 
@@ -27,7 +28,7 @@ async def all_of(names) -> list[str]:
 
 async def test_all_sources_are_taken_in_the_order_in_which_they_are_found(monkeypatch):
     names = [f"/videos/{number}.mp4" for number in range(2 * NAMES_AT_ONCE + 5)]
-    monkeypatch.setattr(listing, "find_sources", lambda names, suffixes: iter(names))
+    monkeypatch.setattr(listing, "find_sources", lambda *_: map(Found, names))
     assert await all_of(names) == names
 
 
@@ -57,10 +58,10 @@ async def test_an_empty_list_is_used_up_at_once():
 async def test_the_first_sources_can_be_taken_while_others_are_being_found(monkeypatch):
     go_on, more = threading.Event(), asyncio.Event()
 
-    def finding(names, suffixes):
-        yield from (f"{number}.mp4" for number in range(NAMES_AT_ONCE))
+    def finding(*_):
+        yield from (Found(f"{number}.mp4") for number in range(NAMES_AT_ONCE))
         assert go_on.wait(PATIENCE)
-        yield "late.mp4"
+        yield Found("late.mp4")
 
     monkeypatch.setattr(listing, "find_sources", finding)
     with Listing([], ()) as sources:
@@ -80,7 +81,7 @@ async def test_the_first_sources_can_be_taken_while_others_are_being_found(monke
 
 async def test_with_a_limit_nothing_can_be_taken_before_all_are_listed(monkeypatch):
     paths = [f"{number}.mp4" for number in range(NAMES_AT_ONCE + 1)]
-    monkeypatch.setattr(listing, "find_sources", lambda names, suffixes: iter(paths))
+    monkeypatch.setattr(listing, "find_sources", lambda *_: map(Found, paths))
     taken_early = []
 
     async def look_up(files) -> list[KnownFile]:

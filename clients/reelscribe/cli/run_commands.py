@@ -342,6 +342,7 @@ async def _opened(
             exclude=options.exclude or (),
             limit=options.limit,
             thumbnails=thumbnails,
+            spool=options.spool_options,
         )
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
 from reelscribe.run.node import Node, keep_thumbnails
 from reelscribe.run.tracks.track import resolve_dependencies
+from reelscribe.storage.spool import Spool, SpoolOptions
 from reelscribe.thumbnails.store import ThumbnailStore
 
 FENCE_SECONDS = 45.0
@@ -57,6 +58,8 @@ class NodeSpec:
     """The models that a server of the node's own serves; none if the servers of the tracks do."""
     thumbnails: int | None = 0
     """Number of thumbnails of a source, as for `run.node.Destination`."""
+    spool: SpoolOptions = field(default_factory=SpoolOptions)
+    """The room for copies of sources that are no files; by default in the folder of temporary files."""
 
 
 def version() -> str:
@@ -170,7 +173,8 @@ class RemoteNode:
         if spec.thumbnails != 0:
             self._thumbnails = stack.enter_context(Thumbnails())
             keep_thumbnails(tracks, self._thumbnails.folder, spec.thumbnails)
-        self._node = Node(tracks, self._link, self._send_of_node)
+        spool = await stack.enter_async_context(Spool(spec.spool))
+        self._node = Node(tracks, self._link, self._send_of_node, spool)
         await self._node.begin()
 
     def _server_ended(self, why: asyncio.Future[str]) -> None:

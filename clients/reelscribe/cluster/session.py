@@ -286,6 +286,7 @@ class RemoteNodes:
                     await self._tokens.read(),
                     self._archives.all if self._archives else (),
                     destination.thumbnails,
+                    destination.spool,
                 )
                 session = NodeSession(node, spec, destination, self._reservations, self._thumbnails.ask, self._archives)
                 self._sessions[node.name] = session

@@ -25,13 +25,21 @@ class Source:
     """An input file of a run."""
 
     path: str
-    """Path as the user gave it."""
+    """Path or address as the user gave it."""
     bytes: int | None = None
     """Size of the file in bytes; None if it could not be read."""
     sha256: str = ""
     """SHA-256 of the content in hexadecimal digits; empty if the file could not be read."""
     stat: str = ""
-    """The `file_stat` of the file whose content that is; empty if it is not known."""
+    """The `file_stat` of the file whose content that is, or the size and version that a store tells; empty if it is not
+    known."""
+    copy: str = ""
+    """Path of a copy of it that this machine keeps for a while; empty for a file, which is read itself."""
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """Path of the file from which it is read, and the `file_stat` that this must have; empty for any."""
+        return (self.copy, "") if self.copy else (self.path, self.stat)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import path_key
+from reelscribe.storage.address import absolute_name
 from reelscribe.thumbnails.store import ThumbnailStore
 
 
@@ -67,11 +68,13 @@ def _gone(known: Iterable[KnownSource]) -> set[bytes]:
 
 def _matches(name: str, known: Iterable[KnownSource]) -> list[KnownSource]:
     """Return the known sources that a file, a folder or a glob stands for. Raises UsageError if there is none."""
-    key, pattern = path_key(name), os.path.abspath(name)
+    key, pattern = path_key(name), absolute_name(name)
     found = [
         source
         for source in known
-        if source.path == key or source.path.startswith(key + b"/") or fnmatchcase(os.fsdecode(source.path), pattern)
+        if source.path == key
+        or source.path.startswith(key.rstrip(b"/") + b"/")
+        or fnmatchcase(os.fsdecode(source.path), pattern)
     ]
     if not found:
         raise UsageError(f"{name!r}: expected a file, folder or glob that matches a known source, but none matches")

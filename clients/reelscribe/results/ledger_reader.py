@@ -40,6 +40,7 @@ from reelscribe.results.records import (
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
+from reelscribe.storage.address import absolute_name, is_address
 
 Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch, SavedSummaryBatch)
 
@@ -173,7 +174,7 @@ class LedgerReader:
 
         The results of the jobs are read when they are asked for.
         """
-        record = Record(source, absolute_path=os.path.abspath(source.path), folder=self._path.parent)
+        record = Record(source, absolute_path=absolute_name(source.path), folder=self._path.parent)
         results: dict[Kind, Callable[[int], Iterator[Any]]] = {
             "captions": self.frame_results,
             "clips": self.clip_results,
@@ -198,9 +199,15 @@ class LedgerReader:
             return replace(
                 self._record_of(source, jobs),
                 unreadable=source_error_from_json(error),
+                version=self._version_of(key) if sha256 else None,
                 missing=bool(missing),
                 absolute_path=os.fsdecode(key),
             )
+
+    def _version_of(self, key: bytes) -> str | None:
+        """Return the version of the object in a store that a run read last; None for a file."""
+        stat = self.stat_of(key) if is_address(os.fsdecode(key)) else None
+        return stat.partition(" ")[2] or None if stat else None
 
     def _shot_result(self, settings: str, job: Job) -> ShotResult:
         result = ShotResult(_model_settings(settings), **video_fields(job))

@@ -199,10 +199,12 @@ class Record:
     """None if no summary was asked for."""
     unreadable: SourceError | None = None
     """The reason why the source could not be read when a run last tried; None if it could. Older results are kept."""
+    version: str | None = None
+    """The version of its content that its store told when it was read, as an ETag; None for a file."""
     missing: bool = False
     """True if the source was gone from the disk when the last run into the folder ended."""
     absolute_path: str = ""
-    """Absolute path, which tells sources of several folders apart."""
+    """Absolute path, which tells sources of several folders apart, or address."""
     folder: Path | None = field(default=None, compare=False, repr=False)
     """Output folder of the run, whose thumbnails a notebook shows; None if it is not known."""
 
@@ -268,7 +270,8 @@ class Record:
         video = self.video
         audio = transcript.audio if transcript else None
         source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.sha256 or None}
-        yield "source", {**source, "missing": self.missing, "absolute_path": self.absolute_path}
+        place = {"version": self.version, "missing": self.missing, "absolute_path": self.absolute_path}
+        yield "source", source | place
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
         yield "media", _object(video) if video else None

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reelscribe.errors import OutputError, printable
+from reelscribe.storage.address import absolute_name
 
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
@@ -178,5 +179,5 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def path_key(path: str) -> bytes:
-    """Return what identifies a file in the ledger: the bytes of its absolute path."""
-    return os.fsencode(os.path.abspath(path))
+    """Return what identifies a source in the ledger: the bytes of its absolute path, or of its address."""
+    return os.fsencode(absolute_name(path))

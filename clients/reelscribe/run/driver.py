@@ -42,6 +42,8 @@ from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.track import PlannedTrack, Stopped, Track
+from reelscribe.storage.spool import SpoolOptions
+from reelscribe.storage.stores import Stores
 
 TICK_SECONDS = 1.0
 """Seconds between two updates of how fast nodes are, and of what could be moved from one to another."""
@@ -85,6 +87,7 @@ class Run:
         exclude: Sequence[str] = (),
         limit: int | None = None,
         thumbnails: int | None = None,
+        spool: SpoolOptions | None = None,
     ) -> None:
         """Describe a run.
 
@@ -101,12 +104,14 @@ class Run:
             thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
                 described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
                 none.
+            spool: The room on each machine for copies of sources in stores or on web servers; by default half of what
+                is free on the disk of `out`, and on other machines on that of temporary files.
         """
         self._nodes: Nodes = LocalNodes(tracks) if isinstance(tracks, Sequence) else tracks
         self._out = Path(out)
         self._progress = progress or usual_progress()
         self._on_record = on_record
-        self._exclude, self._limit, self._thumbnails = exclude, limit, thumbnails
+        self._exclude, self._limit, self._thumbnails, self._spool = exclude, limit, thumbnails, spool or SpoolOptions()
         self._folder = RunFolder(self._out)
         self._meter = Meter()
         self._costs: dict[str, Any] = {}
@@ -199,7 +204,7 @@ class Run:
             self._read_costs()
             folder.begin(self._meter, self._progress, self._learned)
             stack.enter_context(self._progress)
-            self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails), stack)
+            self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails, self._spool), stack)
             self._start(folder.report(self._has_first))
             self._start(self._tick())
             interrupted = await folder.complete(self._work())
@@ -208,8 +213,10 @@ class Run:
     async def _open(self, names: Sequence[str], stack: AsyncExitStack) -> Listing:
         """Check the names, and connect to the nodes, before anything is written."""
         suffixes = MEDIA_SUFFIXES if self._nodes.takes_audio else VIDEO_SUFFIXES
-        await asyncio.to_thread(check_names, names, suffixes, self._exclude)
-        listing = stack.enter_context(Listing(names, suffixes, self._exclude))
+        stores = Stores(self._spool.stall_seconds)
+        stack.callback(stores.close)
+        await asyncio.to_thread(check_names, names, suffixes, self._exclude, stores)
+        listing = stack.enter_context(Listing(names, suffixes, self._exclude, stores))
         await stack.enter_async_context(self._nodes)
         return listing
 

@@ -37,8 +37,10 @@ from reelscribe.results.known_files import KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.file_search import find_sources, fits_any
+from reelscribe.run.file_search import Found, find_sources, fits_any
 from reelscribe.run.tracks.track import PlannedTrack
+from reelscribe.storage.address import is_address, suffix
+from reelscribe.storage.stores import Stores
 
 NAMES_AT_ONCE = 1000
 """Number of sources that are added to the list at once."""
@@ -129,15 +131,20 @@ class ListedSource(NamedTuple):
 class Listing:
     """The sources of a run. Use it as a context manager; `find` fills it."""
 
-    def __init__(self, names: Iterable[str], suffixes: Collection[str], exclude: Sequence[str] = ()) -> None:
+    def __init__(
+        self, names: Iterable[str], suffixes: Collection[str], exclude: Sequence[str] = (), stores: Stores | None = None
+    ) -> None:
         """Begin with an empty list.
 
         Args:
-            names: Files, folders and globs; a file that several names stand for is listed once, by the first of them.
+            names: Files, folders, globs and addresses; a source that several names stand for is listed once, by the
+                first of them.
             suffixes: Endings of media files in lower case.
             exclude: Globs; sources whose path or name fits one of them are left out.
+            stores: Those in which addresses are looked for; needed if there are any.
         """
-        self._paths = self._kept(find_sources(names, suffixes), exclude)
+        self._stores = stores
+        self._sources = self._kept(find_sources(names, suffixes, stores), exclude)
         self._lock = Lock()
         self._tracks: Sequence[PlannedTrack] = ()
         self._taken = self._found = self._last = 0
@@ -256,7 +263,8 @@ class Listing:
             for source in map(self._source, await asyncio.to_thread(self._numbers, _TOLD)):
                 await ledger.save_header(source.path, source.stat, source.header or Header(None, None))
             small = small[:: -(-len(small) // SMALL_FILES) or 1]  # evenly spread
-        chosen = map(self._source, sorted(small + large, reverse=True))
+        listed = map(self._source, sorted(small + large, reverse=True))
+        chosen = (source for source in listed if not is_address(source.path))  # objects are read once, for a track
         if (first := next(chosen, None)) is None:
             return
 
@@ -318,12 +326,12 @@ class Listing:
             left=left,
         )
 
-    def _kept(self, paths: Iterable[str], exclude: Sequence[str]) -> Iterator[str]:
-        for path in paths:
-            if fits_any(path, exclude):
+    def _kept(self, sources: Iterable[Found], exclude: Sequence[str]) -> Iterator[Found]:
+        for source in sources:
+            if fits_any(source.path, exclude):
                 self.excluded += 1
             else:
-                yield path
+                yield source
 
     def _holds(self, keys: Sequence[bytes]) -> set[bytes]:
         """Return those of at most NAMES_AT_ONCE keys that are on the list."""
@@ -331,8 +339,14 @@ class Listing:
         return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
 
     def _find_page(self) -> list[tuple[str, str]]:
-        """Return the path and the `file_stat` of the next files; none at the end."""
-        return [(path, file_stat(path)) for path in islice(self._paths, NAMES_AT_ONCE)]
+        """Return the path and the `file_stat` of the next sources; none at the end."""
+        page = list(islice(self._sources, NAMES_AT_ONCE))
+        asked = [source.path for source in page if source.stat is None and is_address(source.path)]
+        stats = dict(zip(asked, self._stores.stats(asked), strict=True)) if self._stores else {}
+        return [
+            (path, stat if stat is not None else stats[path] if path in stats else file_stat(path))
+            for path, stat in page
+        ]
 
     def _add(
         self, files: Sequence[tuple[str, str]], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
@@ -383,7 +397,7 @@ class Listing:
             key,
             os.fsencode(path),
             stat,
-            "video" if os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES else "audio",
+            "video" if suffix(path) in VIDEO_SUFFIXES else "audio",
             size_in(stat) if stat else 0,
             _FROM_LEDGER if file.header else 0,
             header.seconds,

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -28,8 +28,13 @@ from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, resolve_dependencies, source_error
+from reelscribe.storage.address import is_address
+from reelscribe.storage.spool import CONNECTIONS, Spool, SpoolOptions
 
 OnMessage = Callable[[FromNode], None]
+
+SOURCES_AHEAD = 2 * CONNECTIONS
+"""Number of sources in stores that are being fetched, or are about to be. Others wait until these are done with it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Destination:
     thumbnails: int | None = None
     """Number of thumbnails of a source; None for one of each shot or, if shots are not known, one in 5 seconds, at
     most 12; 0 for none."""
+    spool: SpoolOptions = field(default_factory=SpoolOptions)
+    """The room on each node for copies of sources that are no files."""
 
 
 class NodeConnection(Protocol):
@@ -102,15 +109,16 @@ class Nodes(Protocol):
 class Node:
     """Annotates sources for a driver."""
 
-    def __init__(self, tracks: Sequence[Track], store: Store, send: OnMessage) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store, send: OnMessage, spool: Spool) -> None:
         """Prepare a node.
 
         Args:
             tracks: The tracks, entered.
             store: The place for results.
             send: Tells the driver a message.
+            spool: Keeps copies of sources that are no files of this machine; it is open.
         """
-        self._tracks, self._store, self._send = tracks, store, send
+        self._tracks, self._store, self._send, self._spool = tracks, store, send, spool
         self.meter = NodeMeter(lambda path, header: send(messages.Opened(path, header)))
         """Measures the node."""
         self._visible = CallBatcher(_why_unseen)
@@ -124,7 +132,7 @@ class Node:
         for track in self._tracks:
             track.count_in(self.meter)
             await track.begin(self._store)
-        self._annotator = Annotator(self._tracks, self._store)
+        self._annotator = Annotator(self._tracks, self._store, self._spool)
         self._send(messages.Ready([track.planned for track in self._tracks]))
 
     async def run(self) -> None:
@@ -191,9 +199,9 @@ class LocalNode:
 
     name = "this machine"
 
-    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
+    def __init__(self, tracks: Sequence[Track], destination: Destination) -> None:
         """Take the tracks, entered, and the place for results."""
-        self._tracks, self._store = tracks, store
+        self._tracks, self._destination = tracks, destination
         self._node: Node | None = None
 
     def read_report(self) -> NodeReport:
@@ -208,9 +216,10 @@ class LocalNode:
 
     async def run(self, on_message: OnMessage, on_broken: Callable[[BaseException], None]) -> None:  # noqa: ARG002
         """Work until an error; one of the store is one of the node, too."""
-        self._node = Node(self._tracks, self._store, on_message)
-        await self._node.begin()
-        await self._node.run()
+        async with Spool(self._destination.spool, self._destination.out) as spool:
+            self._node = Node(self._tracks, self._destination.store, on_message, spool)
+            await self._node.begin()
+            await self._node.run()
 
     async def end(self) -> None:
         """Do nothing, as the node ends with `run`."""
@@ -244,7 +253,7 @@ class LocalNodes:
     async def connections(self, destination: Destination) -> AsyncIterator[LocalNode]:
         """Yield the node."""
         keep_thumbnails(self._tracks, destination.out, destination.thumbnails)
-        yield LocalNode(self._tracks, destination.store)
+        yield LocalNode(self._tracks, destination)
         await asyncio.Event().wait()
 
     def free(self, name: str) -> None:
@@ -266,7 +275,9 @@ def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> Non
 
 
 def why_unseen(path: str) -> str | None:
-    """Return why a file cannot be seen from this machine; None if it can."""
+    """Return why a file cannot be seen from this machine; None if it can, or if it is in a store."""
+    if is_address(path):
+        return None
     try:
         os.stat(path)
         return None if os.access(path, os.R_OK) else "permission denied"
@@ -297,14 +308,16 @@ class Annotated:
 class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
-    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store, spool: Spool) -> None:
         """Create an annotator.
 
         Args:
             tracks: One for each model. Their `begin` has been called.
             store: Where digests, jobs and finished sources are saved.
+            spool: Keeps copies of sources that are no files of this machine.
         """
-        self._tracks, self._store = tracks, store
+        self._tracks, self._store, self._spool = tracks, store, spool
+        self._fetching = asyncio.Semaphore(SOURCES_AHEAD)
         # A source needs only one digest, so it is computed in the pool of the first track that reads media. This track
         # also tells whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = next(track for track in tracks if track.pool.workers)
@@ -312,6 +325,7 @@ class Annotator:
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
+        self._spool.stop()
         for track in self._tracks:
             track.stop()
 
@@ -321,7 +335,7 @@ class Annotator:
         If the source cannot be read, or a model refuses its content, that is its error.
 
         Args:
-            path: The source file.
+            path: Path or address of the source.
 
         Raises:
             Stopped: The run was stopped before the source was done.
@@ -330,11 +344,12 @@ class Annotator:
         """
         self._first_track.raise_if_stopping()
         try:
-            source = await self._digest(path)
-            async with self._store.hold(source.sha256):  # copies of a file are annotated once
+            async with AsyncExitStack() as stack:
+                source = await (self._fetch(path, stack) if is_address(path) else self._digest(path))
+                await stack.enter_async_context(self._store.hold(source.sha256))  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source)
                 await self._store.save_source(source, jobs)
-            return Annotated(source, jobs)
+            return Annotated(replace(source, copy=""), jobs)
         except MediaError as error:
             self._first_track.raise_if_stopping()
             await self._store.save_unreadable(path, source_error(error))
@@ -347,6 +362,30 @@ class Annotator:
         source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
         self._store.save_digest(path, source.stat, source)  # its error, if any, is that of what is asked next, too
         return source
+
+    async def _fetch(self, address: str, stack: AsyncExitStack) -> Source:
+        """Return a source that is no file of this machine, with a copy of it where some track has to read it.
+
+        Args:
+            address: Its address.
+            stack: Removes the copy at its end. No content may be held yet: whoever holds one may wait for room here.
+        """
+        async with self._fetching:
+            self._first_track.raise_if_stopping()
+            stored = await self._spool.info(address)
+            sha256 = await self._store.find_digest(address, stored.stat)
+            source = Source(address, stored.size, sha256 or "", stored.stat)
+            if sha256 and await self._is_done(source):
+                return source
+            copy = await stack.enter_async_context(self._spool.fetch(stored))
+        source = replace(source, sha256=copy.sha256, copy=copy.path)
+        self._store.save_digest(address, stored.stat, source)
+        return source
+
+    async def _is_done(self, source: Source) -> bool:
+        """Return whether nothing of a source has to be read."""
+        jobs = [(await track.job(source), track.options.retry_failed) for track in self._tracks]
+        return all(job.is_settled(retry_failed=retry_failed) for job, retry_failed in jobs)
 
     async def _complete_jobs(self, source: Source) -> dict[Kind, Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
@@ -377,7 +416,7 @@ class Annotator:
             worked = await _gather([*siblings.tasks.values()])
         except SourceChanged as error:
             changed = error
-        if not await self._stats.ask(source.path):
+        if not await self._stats.ask(source.file[0]):
             raise MediaError("it is not there any more; what was done of it is kept for when it is")
         if changed:
             for _, job in todo:

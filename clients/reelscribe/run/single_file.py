@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from reelscribe.run.tracks.track import Track, source_error
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
+from reelscribe.storage.address import check_address, is_address
+from reelscribe.storage.spool import Spool, SpoolOptions
 
 Result = TypeVar("Result")
 
@@ -38,7 +41,7 @@ def caption_file(
 
     Args:
         client: The open client of the captioner.
-        path: The video file.
+        path: The video file, or its address in a store.
         options: Which frames to caption, and how; by default one frame a second. `decode_workers` is always 1.
 
     Yields:
@@ -61,7 +64,7 @@ def transcribe_file(
 
     Args:
         client: The open client of the speech model.
-        path: The video or audio file.
+        path: The video or audio file, or its address in a store.
         options: Language, task, and where audio is cut; by default the language is detected. `audio_workers` is
             always 1.
 
@@ -85,7 +88,7 @@ def describe_file(
 
     Args:
         client: The open client of the clip model.
-        path: The video file.
+        path: The video file, or its address in a store.
         options: Where the clips are, and what the model is asked; by default a clip for each shot. `decode_workers` is
             always 1.
 
@@ -127,10 +130,9 @@ async def _annotate_file(
     answered: asyncio.Queue[SavedBatch | None] = asyncio.Queue()
     waiting: list[SavedBatch] = []  # for batches before them that are not answered yet
     stop = 0
-    async with track:
+    async with _opened(path) as source, track:
         track.count_in(NodeMeter())
         await track.begin(MemoryStore(answered.put_nowait))
-        source = Source(path, stat=await asyncio.to_thread(file_stat, path))  # without a digest, which nobody needs
         working = asyncio.create_task(track.work(source, await track.job(source)))
         working.add_done_callback(lambda _: answered.put_nowait(None))
         try:
@@ -154,3 +156,19 @@ async def _annotate_file(
     # The results themselves say which requests were refused.
     if error and issubclass(kind := getattr(errors, error.type), MediaError):
         raise kind(f"{path}: {error.message}")
+
+
+@asynccontextmanager
+async def _opened(path: str) -> AsyncIterator[Source]:
+    """Yield a source, with a copy of one that is no file of this machine. It has no digest, which nobody needs."""
+    if not is_address(path):
+        yield Source(path, stat=await asyncio.to_thread(file_stat, path))
+        return
+    check_address(path)
+    async with Spool(SpoolOptions()) as spool, AsyncExitStack() as stack:
+        try:
+            stored = await spool.info(path)
+            copy = await stack.enter_async_context(spool.fetch(stored))
+        except MediaError as error:
+            raise type(error)(f"{path}: {error}") from None
+        yield Source(path, stored.size, stat=stored.stat, copy=copy.path)

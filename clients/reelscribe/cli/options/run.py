@@ -11,6 +11,7 @@ import typer
 
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
+from reelscribe.storage.spool import SpoolOptions
 
 T = TypeVar("T")
 
@@ -39,7 +40,10 @@ class RunOptions:
 
     sources: Annotated[
         list[str],
-        typer.Argument(help="Media files, folders (searched at every depth), or globs."),
+        typer.Argument(
+            help="Media files, folders (searched at every depth), or globs, on this machine or as s3://bucket/films/;"
+            " or https:// addresses of files."
+        ),
     ]
     out: Annotated[
         Path,
@@ -75,10 +79,24 @@ class RunOptions:
             help="Retry sources that failed in an earlier run into --out; other results stay, whatever the options.",
         ),
     ] = False
+    spool: Annotated[
+        Path | None,
+        speed_option(
+            metavar="FOLDER",
+            help="Keep copies of sources from stores and web servers on the disk of this folder while they are read,"
+            " instead of that of --out.",
+        ),
+    ] = None
+    spool_gb: Annotated[
+        float | None,
+        speed_option(min=0, metavar="GB", help="Largest size of these copies; by default half of what is free there."),
+    ] = None
     stall_seconds: Annotated[
         float,
         speed_option(
-            min=2, metavar="SECONDS", help="Replace a decode process that makes no progress for this many seconds."
+            min=2,
+            metavar="SECONDS",
+            help="Replace a decode process, and a connection to a store, that makes no progress for this many seconds.",
         ),
     ] = 60
     quiet: Annotated[bool, output_option("--quiet/--no-quiet", "-q", help="Report errors only.")] = False
@@ -92,6 +110,13 @@ class RunOptions:
             min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics of the run at 127.0.0.1:PORT/metrics."
         ),
     ] = None
+
+    @property
+    def spool_options(self) -> SpoolOptions:
+        """The room for copies of sources from stores and web servers."""
+        return SpoolOptions(
+            self.spool, None if self.spool_gb is None else round(self.spool_gb * 1e9), self.stall_seconds
+        )
 
 
 def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:

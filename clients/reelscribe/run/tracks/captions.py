@@ -65,15 +65,16 @@ class CaptionMedium(Medium):
         utterances: Sequence[Utterance],  # noqa: ARG002 - captions do not depend on them
     ) -> ReadFrames:
         """Return the command that reads the chosen frames; see `Medium.read`."""
+        path, stat = source.file
         task = VideoTask(
-            source.path,
+            path,
             self.description.input_size,
             self.options.sampling,
             self.options.resize,
             deinterlace=self.options.deinterlace,
             detection=self.options.detection if self.options.sampling.per_shot else None,
             known_shots=shots,
-            stat=source.stat,
+            stat=stat,
         )
         most = self.options.batch_size(self.description)
         return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails)

@@ -62,7 +62,8 @@ class ClipMedium(Medium):
         utterances: Sequence[Utterance],
     ) -> ReadClips:
         """Return the command that reads clips; see `Medium.read`."""
-        task = replace(self.options.task(source.path, self.description, shots), stat=source.stat)
+        path, stat = source.file
+        task = replace(self.options.task(path, self.description, shots), stat=stat)
         prompt = partial(self._prompt, source.path, utterances)
         return ReadClips(task, self.options.batch_size(self.description), thumbnails, prompt)
 

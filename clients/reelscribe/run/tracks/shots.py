@@ -59,13 +59,14 @@ class ShotMedium(Medium):
         utterances: Sequence[Utterance],  # noqa: ARG002 - shots do not depend on them
     ) -> ReadFrames:
         """Return the command that looks for shots; see `Medium.read`."""
+        path, stat = source.file
         task = VideoTask(
-            source.path,
+            path,
             _NO_FRAMES,
             sampling=None,
             deinterlace=self.options.deinterlace,
             detection=self.options.detection,
-            stat=source.stat,
+            stat=stat,
         )
         return ReadFrames(task, 1)
 
@@ -141,12 +142,13 @@ class LearnedShotMedium(Medium):
     ) -> ReadWindows:
         """Return the command that reads windows; see `Medium.read`."""
         windowing = self.description.windowing
+        path, stat = source.file
         task = VideoTask(
-            source.path,
+            path,
             InputSize(windowing.width, windowing.height),
             sampling=Sampling(every=1),
             deinterlace=self.options.deinterlace,
-            stat=source.stat,
+            stat=stat,
         )
         return ReadWindows(task, windowing, self.options.batch_size(self.description))
 

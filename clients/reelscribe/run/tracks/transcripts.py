@@ -66,7 +66,8 @@ class TranscriptMedium(Medium):
         utterances: Sequence[Utterance],  # noqa: ARG002 - they are made of this
     ) -> ReadAudio:
         """Return the command that reads audio in chunks; see `Medium.read`."""
-        task = replace(self.options.task(source.path, self.description), stat=source.stat)
+        path, stat = source.file
+        task = replace(self.options.task(path, self.description), stat=stat)
         return ReadAudio(task, self.options.batch_size(self.description))
 
     def operation(self) -> Operation[Sequence[SampleArray], ChunkTranscript]:

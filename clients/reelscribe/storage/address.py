@@ -1,0 +1,91 @@
+"""The addresses of sources, such as ``s3://bucket/films/one.mp4`` and ``https://example.org/one.mp4``.
+
+An address is the name of a source, as a path is: records, messages and the ledger have it as it was given. So nothing
+secret may be in it. A path of this machine that looks like an address can be given as ``./s3:/...``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from reelscribe.errors import UsageError
+
+SCHEMES = ("s3", "https", "http")
+"""The schemes of addresses that are read."""
+
+_ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
+_ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SECRET = re.compile(
+    r"[?&]([^=&#]*(signature|token|secret|password|credential|api_?key|access_?key)[^=&#]*|sig|key|auth)=",
+    re.IGNORECASE,
+)
+"""A parameter of an address that is likely to be secret, as in the signed addresses that stores lend for a while."""
+
+
+class ObjectAddress(NamedTuple):
+    """The address of an object in a store, or of all objects whose keys begin alike."""
+
+    bucket: str
+    key: str
+
+
+def is_address(name: str) -> bool:
+    """Return whether the name of a source is an address, and not a path of this machine."""
+    return _ADDRESS.match(name) is not None
+
+
+def looks_like_address(name: str) -> bool:
+    """Return whether a name looks like an address, of whatever scheme."""
+    return _ANY_ADDRESS.match(name) is not None
+
+
+def absolute_name(name: str) -> str:
+    """Return the name of a source that leads to it from every folder: an address, or an absolute path."""
+    return name if is_address(name) else os.path.abspath(name)
+
+
+def suffix(name: str) -> str:
+    """Return the suffix of the file name of a source, with its dot, in lower case."""
+    path = urlsplit(name).path if is_web_address(name) else name
+    return os.path.splitext(path)[1].lower()
+
+
+def is_web_address(name: str) -> bool:
+    """Return whether a name is the address of a file on a web server."""
+    return name[:8].lower().startswith(("http://", "https://"))
+
+
+def split_object(address: str) -> ObjectAddress:
+    """Split the address of an object, ``scheme://bucket/key``.
+
+    The key is taken as it is: stores allow characters in keys that have a meaning in addresses of the web.
+    """
+    bucket, _, key = address.partition("://")[2].partition("/")
+    return ObjectAddress(bucket, key)
+
+
+def check_address(address: str) -> None:
+    """Check that an address can be the name of a source.
+
+    Raises:
+        UsageError: It has a password or a token, which would get into records; or names no bucket or host. The message
+            has neither.
+    """
+    scheme, _, rest = address.partition("://")
+    place, _, _ = rest.partition("/")
+    shown = f"{scheme}://{quote(place.rpartition('@')[2], safe=':[]')}/..."
+    if is_web_address(address) and "@" in place:
+        raise UsageError(
+            f"{shown}: expected an address without a name and password, which would get into records; put them into"
+            " ~/.netrc"
+        )
+    if is_web_address(address) and _SECRET.search(address):
+        raise UsageError(
+            f"{shown}: expected an address without a signature or token, which would get into records; give the"
+            " object's own address, such as s3://bucket/key, with the credentials in the environment"
+        )
+    if not place:
+        raise UsageError(f"{shown}: expected a {'host' if is_web_address(address) else 'bucket'} after {scheme}://")

@@ -1,0 +1,76 @@
+"""A store and its objects. All stores can list objects, tell the size and the version of one, and read it.
+
+A store is asked in threads, as its calls wait. Whatever fails for a while is `StoreUnavailable`, worth another try;
+everything else is a MediaError, which says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+READ_BYTES = 2**16
+"""Number of bytes that are read at once."""
+
+CONNECT_SECONDS = 10.0
+"""Seconds within which a connection must be made."""
+
+STALL_SECONDS = 60.0
+"""Seconds without progress after which a connection is given up, unless others are chosen."""
+
+CONNECTIONS = 32
+"""Largest number of connections to a store at the same time."""
+
+
+class StoredObject(NamedTuple):
+    """An object of a store, or a file on a web server, as it is now."""
+
+    address: str
+    """Its address, the name of the source."""
+    size: int
+    """Its size in bytes."""
+    version: str
+    """What changes whenever its content does, as its ETag; empty if the server tells nothing like it."""
+
+    @property
+    def stat(self) -> str:
+        """The version and the size as one text, which the ledger keeps in the place of a `file_stat`."""
+        return f"{self.size} {self.version}".rstrip()
+
+    @classmethod
+    def from_stat(cls, address: str, stat: str) -> StoredObject:
+        """Return the object that had a `stat`."""
+        size, _, version = stat.partition(" ")
+        return cls(address, int(size), version)
+
+
+class ObjectStore(Protocol):
+    """A store. Any thread may call it, several at the same time."""
+
+    def info(self, address: str) -> StoredObject:
+        """Return the size and the version of an object.
+
+        Raises:
+            MediaError: There is none, or it may not be read.
+            StoreUnavailable: The store does not answer.
+        """
+
+    def list(self, address: str) -> Iterator[StoredObject]:
+        """Yield all objects whose addresses begin like this, in the order of their keys, as they are found.
+
+        Raises:
+            MediaError: They may not be listed, or this kind of store cannot list.
+            StoreUnavailable: The store does not answer.
+        """
+
+    def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
+        """Yield the content of an object from a byte on, in pieces.
+
+        Raises:
+            SourceChanged: It has another version or size now.
+            MediaError: It is gone, or may not be read.
+            StoreUnavailable: The connection broke, or the store does not answer.
+        """
+
+    def close(self) -> None:
+        """Close all connections."""

@@ -1,0 +1,143 @@
+"""Objects in S3, or in a store with its interface, such as MinIO, Ceph and R2.
+
+Credentials, the region and the address of the store come from where all programs with AWS's library find them: the
+environment, ``~/.aws``, or the machine's role. Without any, objects are read that everybody may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
+from botocore.exceptions import ConnectionError as NotConnected
+
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
+from reelscribe.storage.address import split_object
+from reelscribe.storage.objects import (
+    CONNECT_SECONDS,
+    CONNECTIONS,
+    READ_BYTES,
+    StoredObject,
+)
+
+_ATTEMPTS = 8
+"""Number of times that a request is sent until the store does not fail, with pauses that grow."""
+
+_GONE = {"404", "NoSuchKey", "NoSuchBucket"}
+_CREDENTIALS = {
+    *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidToken", "InvalidAccessKeyId"),
+    *("SignatureDoesNotMatch", "RequestTimeTooSkewed", "401", "400"),
+}
+"""Codes of errors that other credentials would not have. A request without a body is only 400 because of those."""
+
+_HOW_TO_SIGN_IN = (
+    "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure or aws sso login"
+)
+
+
+class S3Store:
+    """A store with the interface of S3; see `ObjectStore`."""
+
+    def __init__(self, stall_seconds: float) -> None:
+        """Find credentials, but ask the store nothing yet.
+
+        Args:
+            stall_seconds: Seconds without a byte after which a connection is given up.
+        """
+        session = boto3.session.Session()
+        self._is_anonymous = session.get_credentials() is None
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=stall_seconds,
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+            **({"signature_version": UNSIGNED} if self._is_anonymous else {}),
+        )
+        self._client: Any = session.client("s3", config=config, region_name=session.region_name or "us-east-1")
+
+    def info(self, address: str) -> StoredObject:
+        """Return the size and the version of an object."""
+        bucket, key = split_object(address)
+        with self._errors(address):
+            head = self._client.head_object(Bucket=bucket, Key=key)
+        return StoredObject(address, head["ContentLength"], head.get("ETag", ""))
+
+    def list(self, address: str) -> Iterator[StoredObject]:
+        """Yield all objects whose keys begin like that of an address."""
+        bucket, prefix = split_object(address)
+        start = f"{address[: len(address) - len(prefix)]}".rstrip("/")
+        last = b""
+        with self._errors(address):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+                for each in page.get("Contents", ()):
+                    key = each["Key"].encode("utf-8", "surrogatepass")
+                    if key <= last and not bucket.endswith("--x-s3"):  # those of one zone list in no order
+                        raise MediaError("expected a list of objects in the order of their keys, got one without end")
+                    last = key
+                    yield StoredObject(f"{start}/{each['Key']}", each["Size"], each.get("ETag", ""))
+
+    def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
+        """Yield the content of an object from a byte on."""
+        bucket, key = split_object(stored.address)
+        conditions = {"IfMatch": stored.version} if stored.version else {}
+        with self._errors(stored.address):
+            answer = self._client.get_object(Bucket=bucket, Key=key, Range=f"bytes={start}-", **conditions)
+            with closing(answer["Body"]) as body:  # entering it would give what is below, whose errors are others
+                size = answer["ContentLength"] + start
+                if size != stored.size or (stored.version and answer.get("ETag") != stored.version):
+                    raise SourceChanged("it was changed while it was being read; run the same command again")
+                read: Callable[[int], bytes] = body.read
+                while block := read(READ_BYTES):
+                    yield block
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    @contextmanager
+    def _errors(self, address: str) -> Iterator[None]:
+        """Turn the errors of AWS's library into ours."""
+        try:
+            yield
+        except ClientError as error:
+            raise self._error(address, error) from None
+        except ParamValidationError as error:
+            raise MediaError(
+                f"expected the address of a bucket and an object, as s3://bucket/key: {brief(str(error))}"
+            ) from None
+        except (NotConnected, HTTPClientError) as error:  # the connection could not be made, broke, or stood still
+            raise StoreUnavailable(f"the store does not answer: {brief(str(error))}") from None
+        except BotoCoreError as error:
+            if type(error).__name__ in ("IncompleteReadError", "ResponseStreamingError"):
+                raise StoreUnavailable(f"the connection to the store broke: {brief(str(error))}") from None
+            raise MediaError(f"the store cannot be asked: {brief(str(error))}; {_HOW_TO_SIGN_IN}") from None
+
+    def _error(self, address: str, error: ClientError) -> MediaError:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        bucket = split_object(address).bucket
+        if code == "NoSuchBucket":
+            return MediaError(f"the store has no bucket {brief(bucket)}; check the name")
+        if code in _GONE or status == 404:
+            return NoSuchObject("no such object in the store; check the address")
+        if code in _CREDENTIALS or status == 401:
+            return MediaError(f"the store does not take the credentials ({brief(code)}); {_HOW_TO_SIGN_IN}")
+        if status == 403:
+            who = "nobody, as no credentials were found" if self._is_anonymous else "you"
+            return MediaError(
+                f"permission denied by the store to {who}; {_HOW_TO_SIGN_IN}, or ask for s3:GetObject on it"
+            )
+        if status == 412:
+            return SourceChanged("it was changed while it was being read; run the same command again")
+        if status == 416:
+            return SourceChanged("it was cut while it was being read; run the same command again")
+        if status in (301, 307):
+            return MediaError(f"the bucket {brief(bucket)} is in another region; set AWS_REGION to that")
+        if status == 429 or status >= 500:
+            return StoreUnavailable(f"the store failed with {status} {brief(code)}, {_ATTEMPTS} times in a row")
+        return MediaError(f"the store refused with {status} {brief(code)}")

@@ -1,0 +1,77 @@
+"""Finds the store of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+from reelscribe.errors import MediaError, UsageError
+from reelscribe.storage.address import is_web_address
+from reelscribe.storage.objects import CONNECTIONS, STALL_SECONDS, ObjectStore
+
+
+class Stores:
+    """The stores of a run, each opened when an address first needs it. Any thread may use it."""
+
+    def __init__(self, stall_seconds: float = STALL_SECONDS) -> None:
+        """Open nothing yet.
+
+        Args:
+            stall_seconds: Seconds without a byte after which a connection is given up.
+        """
+        self._stall_seconds = stall_seconds
+        self._lock = Lock()
+        self._opened: dict[str, ObjectStore] = {}
+
+    def of(self, address: str) -> ObjectStore:
+        """Return the store of an address.
+
+        Raises:
+            UsageError: A package that it needs is not installed.
+        """
+        kind = "web" if is_web_address(address) else address.partition("://")[0].lower()
+        with self._lock:
+            if kind not in self._opened:
+                self._opened[kind] = _open(kind, self._stall_seconds)
+            return self._opened[kind]
+
+    def stats(self, addresses: Sequence[str]) -> Sequence[str]:
+        """Return the `StoredObject.stat` of objects; empty for one that cannot be read now, which its reader tells.
+
+        Raises:
+            UsageError: A package is not installed.
+        """
+        if not addresses:
+            return []
+        with ThreadPoolExecutor(CONNECTIONS, "stores") as threads:
+            return list(threads.map(self._stat, addresses))
+
+    def _stat(self, address: str) -> str:
+        try:
+            return self.of(address).info(address).stat
+        except MediaError:
+            return ""
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for store in self._opened.values():
+                store.close()
+            self._opened.clear()
+
+
+def _open(kind: str, stall_seconds: float) -> ObjectStore:
+    # Each is imported when it is first needed, as few runs read from stores, and some kinds need extras.
+    if kind == "web":
+        from reelscribe.storage.web import WebStore
+
+        return WebStore(stall_seconds)
+    try:
+        from reelscribe.storage.s3 import S3Store
+    except ImportError:
+        raise UsageError(
+            "s3://: expected the package boto3, which reads from such stores, found none; install it with"
+            " pip install 'reelscribe[s3]'"
+        ) from None
+    return S3Store(stall_seconds)

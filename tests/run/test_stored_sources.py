@@ -1,0 +1,192 @@
+"""Runs over sources in a store give what runs over the same files give, whatever the store does, and read each once."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import boto3
+import pytest
+
+from reelscribe._track_specs import ModelSpec
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.cluster.session import RemoteNodes
+from reelscribe.decode.sampling import Sampling
+from reelscribe.run.driver import Run
+from reelscribe.run.single_file import caption_file
+from reelscribe.run.tracks.captions import CaptionOptions
+from reelscribe.server.server_discovery import FoundServer
+from reelscribe.storage import spool
+from reelscribe.storage.spool import SpoolOptions
+from support.commands import reelscribe
+from support.fake_torchserve import FakeTorchServe
+from support.local_cluster import LocalCluster
+from support.odd_library import make_library
+from support.patience import PATIENCE
+from support.stores import cut, every_third, s3_server, stalled, status, web_server
+
+OPTIONS = CaptionOptions(Sampling(frames=4), decode_workers=2)
+FOREVER = ["gone.mp4", "secret.mp4", "changed.mp4"]
+"""Those that cannot be read."""
+
+
+@pytest.fixture(scope="module")
+def library(media, tmp_path_factory) -> Path:
+    """60 good and damaged files, as far as stores can hold them, and those that are to fail."""
+    folder = tmp_path_factory.mktemp("library") / "odd"
+    make_library(folder, media)
+    for path in folder.iterdir():
+        is_utf8 = path.name.isprintable()
+        if path.is_symlink() or not path.is_file() or not os.access(path, os.R_OK) or not is_utf8:
+            path.unlink()
+    (folder / "forbidden.mp4").unlink(missing_ok=True)
+    for number, path in enumerate(sorted(folder.iterdir())[: 60 - len(list(folder.iterdir()))]):
+        shutil.copy(path, folder / f"again-{number}{path.suffix}")
+    assert len(list(folder.iterdir())) == 60
+    for number, name in enumerate(FOREVER):
+        (folder / name).write_bytes(bytes(100 + number))
+    return folder
+
+
+@pytest.fixture
+def bucket(library, monkeypatch):
+    monkeypatch.setattr(spool, "FIRST_PAUSE", 0.01)
+    with s3_server(monkeypatch, library) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(library, tmp_path_factory) -> dict[str, dict]:
+    return asyncio.run(annotate(library, tmp_path_factory.mktemp("local")))
+
+
+async def annotate(name, out: Path, *, elsewhere: bool = False) -> dict[str, dict]:
+    """Caption all sources in a run; return what its records say, by the names of the files."""
+    async with FakeTorchServe() as server, AsyncExitStack() as stack:
+        spec = ModelSpec(OPTIONS, [FoundServer(Server(server.url))], "captioner", 8)
+        tracks = RemoteNodes([spec], LocalCluster("a")) if elsewhere else [await spec.open(stack)]
+        run = Run(tracks, out, spool=SpoolOptions(None, None, stall_seconds=2.0))
+        await asyncio.wait_for(run.run([str(name)]), PATIENCE)
+    return records_in(out)
+
+
+def records_in(out: Path) -> dict[str, dict]:
+    records = {}
+    for line in (out / "annotations.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        source = record["source"]
+        for field in ("absolute_path", "version"):
+            source.pop(field)
+        records[source.pop("path").rpartition("/")[2]] = record
+    return records
+
+
+def fail(bucket, library: Path) -> None:
+    """Make the store fail for nearly every object in some way."""
+    for number, path in enumerate(sorted(library.iterdir())):
+        bucket.faults[path.name] = [every_third(503), cut(number), every_third(500)][number % 3]
+    large = [path.name for path in sorted(library.iterdir()) if path.stat().st_size > 2**16][:3]
+    bucket.faults |= dict.fromkeys(large, stalled)
+    bucket.faults["gone.mp4"], bucket.faults["secret.mp4"] = status(404), status(403)
+
+    def change(sending):
+        if sending.number > 1:  # it was asked for its version before
+            boto3.client("s3").put_object(Bucket="bucket", Key="changed.mp4", Body=b"other content")
+
+    bucket.faults["changed.mp4"] = change
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_records_are_those_of_local_files_whatever_the_store_does(library, bucket, expected, tmp_path, elsewhere):
+    fail(bucket, library)
+    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere)
+    reasons = [records.pop(name)["error"] for name in FOREVER]
+    assert records == {name: record for name, record in expected.items() if name not in FOREVER}
+    assert [error["type"] for error in reasons] == ["NoSuchObject", "MediaError", "SourceChanged"]
+    assert "permission denied by the store" in reasons[1]["message"]
+    text = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
+    assert "secret-of-the-store" not in text
+    assert "/proc/" not in text
+
+
+async def test_each_object_is_fetched_once_and_never_again(library, bucket, expected, tmp_path):
+    assert await annotate("s3://bucket/", tmp_path) == expected
+    sizes = {path.name: path.stat().st_size for path in library.iterdir()}
+    fetched = {name: sent / sizes[name] for name, sent in bucket.sent.items() if sizes.get(name)}
+    print(f"bytes fetched: {max(fetched.values()):.3f} of a source at most")
+    assert max(fetched.values()) <= 1.05
+    bucket.requests.clear()
+    assert await annotate("s3://bucket/", tmp_path) == expected
+    assert set(bucket.requests) == {"bucket"}  # its list alone
+
+
+async def test_an_object_that_has_changed_is_done_anew(library, bucket, tmp_path):
+    before = await annotate("s3://bucket/same-640x360.webm", tmp_path)
+    content = (library / "old.avi").read_bytes()
+    boto3.client("s3").put_object(Bucket="bucket", Key="same-640x360.webm", Body=content)
+    after = await annotate("s3://bucket/same-640x360.webm", tmp_path)
+    assert after["same-640x360.webm"]["source"]["bytes"] == len(content)
+    assert before != after
+
+
+async def test_files_of_a_web_server_are_sources_too(library, expected, tmp_path):
+    with web_server(library) as (server, address):
+        records = await annotate(f"{address}/old.avi?version=2", tmp_path)
+    assert records == {"old.avi?version=2": expected["old.avi"]}
+    assert server.sent["old.avi"] <= 1.05 * (library / "old.avi").stat().st_size
+
+
+async def test_a_glob_in_a_bucket_stands_for_its_matches(bucket, tmp_path):
+    records = await annotate("s3://bucket/truncated-[0-3].av?", tmp_path)
+    assert sorted(records) == [f"truncated-{k}.avi" for k in range(4)]
+
+
+async def test_one_object_is_captioned_without_a_run(library, bucket):
+    async with FakeTorchServe() as server, CaptionClient([Server(server.url)], "captioner") as client:
+        of_file, of_object = [
+            [each async for each in caption_file(client, name, OPTIONS)]
+            for name in (str(library / "old.avi"), "s3://bucket/old.avi")
+        ]
+    assert of_file == of_object != []
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was_and_leaves_nothing(library, bucket, tmp_path):
+    """Shots need no server. The store stands still until the run is killed, and room for copies comes by done ones."""
+    (spools := tmp_path / "spool").mkdir()
+    room = max(path.stat().st_size for path in library.iterdir()) / 1e9
+    command = reelscribe("shots", "--stall-seconds", PATIENCE, "--spool", spools, "--spool-gb", room, "--out")
+    local = subprocess.run([*command, tmp_path / "local", library], capture_output=True, text=True, timeout=PATIENCE)
+    assert local.returncode == 3, local.stderr
+    out = tmp_path / "out"
+    names = sorted(path.name for path in library.iterdir())
+    for stop in (35, 50):
+        bucket.faults = dict.fromkeys(names[stop:], stalled_always)
+        with subprocess.Popen([*command, out, "s3://bucket/"], stderr=subprocess.DEVNULL) as run:
+            wait_for_requests(bucket, names[stop])
+            run.send_signal(signal.SIGKILL)
+        assert list(spools.iterdir()) == []
+    bucket.faults = {}
+    bucket.requests.clear()
+    last = subprocess.run([*command, out, "s3://bucket/"], capture_output=True, text=True, timeout=PATIENCE)
+    assert last.returncode == 3, last.stderr
+    assert records_in(out) == records_in(tmp_path / "local")
+    assert list(spools.iterdir()) == []
+    assert "secret-of-the-store" not in last.stderr + last.stdout
+    assert len(set(names) - set(bucket.requests)) > 10
+    assert not re.search(r"/proc/\d+/fd", (out / "annotations.jsonl").read_text())
+
+
+def stalled_always(sending):
+    sending.released.wait()
+    return iter(())
+
+
+def wait_for_requests(bucket, name: str) -> None:
+    with bucket.asked:
+        assert bucket.asked.wait_for(lambda: bucket.requests[name], PATIENCE)

@@ -1,0 +1,56 @@
+"""Addresses as names of sources: what is one, and what may not be in it."""
+
+import os
+
+import pytest
+
+from reelscribe.errors import UsageError
+from reelscribe.storage.address import absolute_name, check_address, is_address, split_object, suffix
+
+
+@pytest.mark.parametrize("name", ["s3://b/k.mp4", "S3://b/k.mp4", "https://h/a.mp4", "http://h:80/a.mp4"])
+def test_addresses_are_kept_as_they_are(name):
+    assert is_address(name)
+    assert absolute_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["s3:/b/k.mp4", "./s3://b/k.mp4", "ftp://h/a.mp4", "C://a.mp4", "s3", "//b/k"])
+def test_everything_else_is_a_path(name):
+    assert not is_address(name)
+    assert absolute_name(name) == os.path.abspath(name)
+
+
+def test_a_key_is_taken_as_it_is():
+    key = "films//../a b?c#d%20é\n.mp4"
+    assert split_object(f"s3://bucket/{key}") == ("bucket", key)
+    assert split_object("s3://bucket") == ("bucket", "")
+
+
+def test_the_suffix_is_that_of_the_file_name():
+    assert suffix("https://h/films/one.MP4?v=2#t=1") == ".mp4"
+    assert suffix("s3://b/one.mp4?v=.txt") == ".txt"
+    assert suffix("films/one.MKV") == ".mkv"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:hidden@example.org/a.mp4",
+        "https://example.org/a.mp4?X-Amz-Signature=hidden",
+        "https://example.org/a.mp4?v=1&sig=hidden",
+        "http://example.org/a.mp4?access_token=hidden",
+        "https://example.org/a.mp4?Key-Pair-Id=a&Signature=hidden",
+        "s3://",
+        "https:///a.mp4",
+    ],
+)
+def test_what_would_put_a_secret_into_records_is_refused_without_showing_it(address):
+    with pytest.raises(UsageError) as refused:
+        check_address(address)
+    assert "hidden" not in str(refused.value)
+    assert "expected a" in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["https://example.org/a.mp4?v=2", "s3://b/a.mp4?token=1", "https://e.org/keys/k=1"])
+def test_other_addresses_are_taken(address):
+    check_address(address)

@@ -1,0 +1,197 @@
+"""Servers that keep sources: a web server of a folder, and a real S3 server (moto), both with faults on demand."""
+
+import hashlib
+import itertools
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import boto3
+import moto.server
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import RequestedRangeNotSatisfiable
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Request, Response
+
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
+Fault = Callable[["Sending"], Iterable[bytes] | Response | None]
+"""Returns what is sent in place of an answer, or None for the answer itself."""
+
+PIECE = 2**14
+
+
+class Sending:
+    """An answer that is about to be sent."""
+
+    def __init__(
+        self, request: Request, number: int, answer: Callable[[], Iterable[bytes]], released: threading.Event
+    ) -> None:
+        self.number, self.released = number, released
+        """The number of the request among those for the same file name, from 1 on, and when the server ends."""
+        login = request.authorization
+        self.authorization = login and (login.username, login.password)
+        self._answer = answer
+
+    @cached_property
+    def pieces(self) -> Iterator[bytes]:
+        """What the server answers."""
+        content = self._answer()
+        return (block[at : at + PIECE] for block in content for at in range(0, len(block), PIECE))
+
+
+class ObjectServer:
+    """A server of objects. It counts what it sends, and fails as it is told."""
+
+    def __init__(self, app) -> None:
+        self._app = app
+        self.requests: Counter[str] = Counter()
+        """Number of requests for each file name."""
+        self.sent: Counter[str] = Counter()
+        """Bytes of content that were sent of each file name."""
+        self.faults: dict[str, Fault] = {}
+        """The fault of each file name."""
+        self.fault_of_all: Fault | None = None
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+        self.asked = threading.Condition(self._lock)
+        """Told of each request."""
+
+    def __call__(self, environ, start_response):
+        request = Request(environ)
+        name = request.path.rpartition("/")[2]
+        with self._lock:
+            self.requests[name] += 1
+            number = self.requests[name]
+            self.asked.notify_all()
+        told: list = []
+        if request.method not in ("GET", "HEAD"):
+            return self._app(environ, start_response)
+        sending = Sending(request, number, lambda: self._app(environ, lambda *head: told.append(head)), self.released)
+        fault = self.faults.get(name) or self.fault_of_all
+        failing = fault(sending) if fault else None
+        if isinstance(failing, Response):
+            return failing(environ, start_response)
+        pieces = sending.pieces
+        start_response(*told[0])
+        return self._counted(name, pieces if failing is None else failing)
+
+    def _counted(self, name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            with self._lock:
+                self.sent[name] += len(piece)
+            yield piece
+
+
+@contextmanager
+def serving(app, **options) -> Iterator[tuple[ObjectServer, str]]:
+    """Serve an application of WSGI; yields the server and its address."""
+    objects = ObjectServer(app)
+    server = make_server("127.0.0.1", 0, objects, threaded=True, **options)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield objects, f"http{'s' * ('ssl_context' in options)}://127.0.0.1:{server.server_port}"
+    finally:
+        objects.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def web_server(folder: Path, **options) -> Iterator[tuple[ObjectServer, str]]:
+    """Serve the files of a folder, with ranges, and with the digests of their contents as ETags."""
+
+    def app(environ, start_response):
+        path = folder / Request(environ).path.lstrip("/")
+        if not path.is_file():
+            return Response(status=404)(environ, start_response)
+        content = path.read_bytes()
+        answer = Response(content)
+        answer.set_etag(hashlib.sha256(content).hexdigest()[:32])
+        try:
+            answer.make_conditional(environ, accept_ranges=True, complete_length=len(content))
+        except RequestedRangeNotSatisfiable as error:
+            answer = error.get_response(environ)
+        return answer(environ, start_response)
+
+    with serving(app, **options) as served:
+        yield served
+
+
+@contextmanager
+def s3_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket") -> Iterator[ObjectServer]:
+    """Serve a bucket with the files of a folder, as the environment says from then on."""
+    app = moto.server.DomainDispatcherApplication(moto.server.create_backend_app)
+    with serving(app) as (server, address):
+        values = {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "name",
+            "AWS_SECRET_ACCESS_KEY": "secret-of-the-store",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": "/nonexistent",
+            "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+        }
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=bucket)
+        for path in sorted(folder.rglob("*")) if folder else ():
+            if path.is_file():
+                client.put_object(Bucket=bucket, Key=str(path.relative_to(folder)), Body=path.read_bytes())
+        server.requests.clear()
+        try:
+            yield server
+        finally:
+            server.faults, server.fault_of_all = {}, None
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+                for each in page.get("Contents", ()):
+                    client.delete_object(Bucket=bucket, Key=each["Key"])
+            client.delete_bucket(Bucket=bucket)
+            client.close()
+
+
+def status(code: int, *, times: int | None = None) -> Fault:
+    """Answer with a status, always or the first so many times."""
+    return lambda sending: Response(status=code) if times is None or sending.number <= times else None
+
+
+def every_third(code: int) -> Fault:
+    """Answer every third request with a status."""
+    numbers = itertools.count(1)
+    return lambda sending: Response(status=code) if next(numbers) % 3 == 0 else None
+
+
+def cut(seed: int) -> Fault:
+    """Break the connection of each second request for a file, from the second on, at a random place."""
+    chance = random.Random(seed)
+    return lambda sending: None if sending.number % 2 else _broken(sending, chance.random())
+
+
+def _broken(sending: Sending, place: float) -> Iterator[bytes]:
+    pieces = list(sending.pieces)
+    yield from pieces[: int(place * len(pieces))]
+    raise ConnectionAbortedError
+
+
+def stalled(sending: Sending) -> Iterator[bytes] | None:
+    """Stand still after the first piece of the second request for a file, which is the first for its content."""
+    return _stalled(sending) if sending.number == 2 else None
+
+
+def _stalled(sending: Sending) -> Iterator[bytes]:
+    yield next(iter(sending.pieces), b"")
+    sending.released.wait()
+
+
+def redirect(location: str) -> Fault:
+    """Name another address."""
+    return lambda sending: Response(status=302, headers=Headers({"Location": location}))
