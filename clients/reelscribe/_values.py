@@ -139,6 +139,8 @@ class SavedRecord:
     silences: tuple[Silence, ...]
     speech_failures: tuple[SpeechFailure, ...]
     speech_settings: str | None
+    extra: dict[str, Any] | None = None
+    """What a list of sources said of it besides its name; None if no list did."""
     _file: str = field(default="", compare=False, repr=False)
     _folder: str | None = field(default=None, compare=False, repr=False)
 

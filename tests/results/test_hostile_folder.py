@@ -128,8 +128,8 @@ async def test_a_run_that_looks_up_an_edited_job_ends(out):
 
 OTHER_VERSION = "use the version of reelscribe that wrote it, or choose another --out"
 OTHERS = [
-    ("PRAGMA user_version = 2", f"expected a ledger of version 1, got 2; {OTHER_VERSION}"),
-    ("PRAGMA user_version = -1", f"expected a ledger of version 1, got -1; {OTHER_VERSION}"),
+    ("PRAGMA user_version = 3", f"expected a ledger of version 2, got 3; {OTHER_VERSION}"),
+    ("PRAGMA user_version = -1", f"expected a ledger of version 2, got -1; {OTHER_VERSION}"),
     ("PRAGMA application_id = 252006674", "a database of another program, which was left as it is"),
     ("DROP TABLE files", "a database of another program, which was left as it is"),
     (

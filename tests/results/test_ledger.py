@@ -487,9 +487,9 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(OutputError, match="expected a ledger of version 1, got 99; use the version of reelscribe that"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2, got 99; use the version of reelscribe that"):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(OutputError, match="expected a ledger of version 1, got 99; use the version of reelscribe that"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2, got 99; use the version of reelscribe that"):
         LedgerReader(tmp_path).__enter__()
 
 

@@ -101,7 +101,7 @@ EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
 
 FIELDS = [
-    *("source", "status", "error", "media", "audio", "summary", "summary_settings"),
+    *("source", "extra", "status", "error", "media", "audio", "summary", "summary_settings"),
     *("shots", "shot_settings"),
     *("captions", "caption_spans", "caption_failures", "caption_settings"),
     *("clips", "clip_failures", "clip_settings"),

@@ -6,7 +6,7 @@ import pytest
 
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
-from reelscribe.run.file_search import check_names, find_sources
+from reelscribe.run.file_search import Selection, check_names, find_sources
 from reelscribe.storage.stores import Stores
 
 
@@ -64,7 +64,7 @@ def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reas
     (library / "empty").mkdir()
     monkeypatch.chdir(library)
     with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
-        check_names(["b.mp4", name], VIDEO_SUFFIXES, (), Stores())
+        check_names(["b.mp4", name], VIDEO_SUFFIXES, Selection(), Stores())
 
 
 def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tmp_path):

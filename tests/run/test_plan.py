@@ -1,6 +1,7 @@
 """What a run has before it: which sources, how long they are, what was done before, and how long it will take."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from reelscribe.results.known_files import look_up
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run import listing
 from reelscribe.run.driver import Run
+from reelscribe.run.file_search import Selection
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
@@ -149,13 +151,29 @@ async def test_with_a_limit_what_could_not_be_read_comes_last(runs, library):
 
 
 async def test_globs_leave_out_paths_and_names(runs):
-    plan = await runs.plan(exclude=["*.avi", "*/library/same-*"])
+    plan = await runs.plan(selection=Selection(exclude=["*.avi", "*/library/same-*"]))
     assert (plan.sources, plan.excluded) == (2, 2)
+    plan = await runs.plan(selection=Selection(include=["*.avi", "*/library/same-*"], exclude=["*.avi"]))
+    assert (plan.sources, plan.excluded) == (1, 3)
+
+
+async def test_shards_are_parts_that_depend_on_names_alone(runs):
+    plans = [await runs.plan(selection=Selection(shard=(number, 3))) for number in (1, 2, 3)]
+    assert sum(plan.sources for plan in plans) == 4
+    assert all(plan.sources + plan.excluded == 4 for plan in plans)
+
+
+async def test_only_what_was_written_since_a_time_can_be_taken(runs, library):
+    for path in library.iterdir():
+        os.utime(path, (1000, 1000))
+    os.utime(library / "old.avi", (2000, 2000))
+    assert (await runs.plan(selection=Selection(newer_than=1500))).sources == 1
+    assert (await runs.plan(selection=Selection(newer_than=3000))).sources == 0
 
 
 async def test_globs_that_leave_nothing_are_refused_before_anything_is_written(runs, tmp_path):
-    with pytest.raises(UsageError, match=r"expected globs that leave a source, but \* fits all 4"):
-        await runs.run(exclude=["*"])
+    with pytest.raises(UsageError, match=r"expected globs that leave a source, but none of 4 sources is left by \*"):
+        await runs.run(selection=Selection(exclude=["*"]))
     assert not (tmp_path / "out").exists()
 
 

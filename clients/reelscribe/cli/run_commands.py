@@ -312,13 +312,13 @@ async def _run(
     """Return the outcome of a run, and the kinds of annotations that it has made."""
     async with _opened(options, cluster, tracks, progress, thumbnails) as run:
         _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(options.sources), run.kinds
+        return await run.run(options.names()), run.kinds
 
 
 async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
     """Find out what the run would do."""
     async with _opened(options, cluster, tracks) as run:
-        return await run.plan(options.sources)
+        return await run.plan(options.names())
 
 
 @asynccontextmanager
@@ -339,7 +339,7 @@ async def _opened(
             [await spec.open(stack) for spec in resolved] if cluster.ray is None else cluster.nodes(resolved, archives),
             options.out,
             progress=progress,
-            exclude=options.exclude or (),
+            selection=options.selection,
             limit=options.limit,
             thumbnails=thumbnails,
             spool=options.spool_options,

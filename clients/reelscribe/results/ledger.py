@@ -75,6 +75,7 @@ _SAVE_MISSING = "UPDATE sources SET missing = ? WHERE path = ?"
 _FORGET_SOURCE = (
     "DELETE FROM results WHERE path = ?1",
     "DELETE FROM headers WHERE path = ?1",
+    "DELETE FROM extras WHERE path = ?1",
     "DELETE FROM files WHERE path = ?1",
     "DELETE FROM sources WHERE path = ?1",
 )
@@ -90,6 +91,7 @@ _FORGET_CONTENT = (
     """,
     "DELETE FROM jobs WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)",
 )
+_SAVE_EXTRA = "INSERT OR REPLACE INTO extras VALUES (?, ?)"
 _SAVE_RUN_STATE = "INSERT OR REPLACE INTO run VALUES (1, ?)"
 
 T = TypeVar("T")
@@ -312,6 +314,10 @@ class Ledger:
                 await self._write_all(*((_SAVE_MISSING, values) for values in changed))
             count, last = count + len(missing), known[-1][0]
         return count
+
+    def save_extras(self, extras: Mapping[str, str]) -> asyncio.Future[None]:
+        """Save what lists say of sources besides their names, as JSON objects by the paths of the sources."""
+        return self._write_all(*((_SAVE_EXTRA, (path_key(path), value)) for path, value in extras.items()))
 
     def forget_sources(self, sources: Collection[KnownSource]) -> asyncio.Future[None]:
         """Delete everything about sources, except for results that another source with the same content has."""

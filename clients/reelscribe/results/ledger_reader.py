@@ -66,6 +66,7 @@ _FIND_OUTCOMES = """
     WHERE results.path > ? AND results.path <= ? AND jobs.sha256 = sources.sha256
 """
 _FIND_STAT = "SELECT stat FROM files WHERE path = ?"
+_FIND_EXTRA = "SELECT value FROM extras WHERE path = ?"
 _FIND_SETTINGS = "SELECT value FROM settings"
 _FIND_RUN_STATE = "SELECT state FROM run"
 
@@ -200,6 +201,7 @@ class LedgerReader:
                 self._record_of(source, jobs),
                 unreadable=source_error_from_json(error),
                 version=self._version_of(key) if sha256 else None,
+                extra=self._extra_of(key),
                 missing=bool(missing),
                 absolute_path=os.fsdecode(key),
             )
@@ -208,6 +210,10 @@ class LedgerReader:
         """Return the version of the object in a store that a run read last; None for a file."""
         stat = self.stat_of(key) if is_address(os.fsdecode(key)) else None
         return stat.partition(" ")[2] or None if stat else None
+
+    def _extra_of(self, key: bytes) -> dict[str, Any] | None:
+        rows = self._select(_FIND_EXTRA, key)
+        return dict(json.loads(rows[0][0])) if rows else None
 
     def _shot_result(self, settings: str, job: Job) -> ShotResult:
         result = ShotResult(_model_settings(settings), **video_fields(job))

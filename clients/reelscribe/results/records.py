@@ -201,6 +201,8 @@ class Record:
     """The reason why the source could not be read when a run last tried; None if it could. Older results are kept."""
     version: str | None = None
     """The version of its content that its store told when it was read, as an ETag; None for a file."""
+    extra: Mapping[str, Any] | None = None
+    """What a list of sources said of it besides its name; None if no list did."""
     missing: bool = False
     """True if the source was gone from the disk when the last run into the folder ended."""
     absolute_path: str = ""
@@ -272,6 +274,7 @@ class Record:
         source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.sha256 or None}
         place = {"version": self.version, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "source", source | place
+        yield "extra", self.extra
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
         yield "media", _object(video) if video else None

@@ -12,6 +12,7 @@ batches    The saved batches of a job: the frames or samples from `first` to bef
            see batches.py).
 sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be
            read (JSON), and whether it was gone from the disk when the last run ended.
+extras     What lists of sources say of sources besides their names, as JSON objects.
 results    For each source and each kind of annotations, the newest job that is done.
 run        A single row: the state of the latest run, as JSON.
 """
@@ -32,7 +33,7 @@ from reelscribe.storage.address import absolute_name
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
 
-VERSION = 1
+VERSION = 2
 """Version of a ledger with these tables, as SQLite's `user_version`."""
 
 FIND_SPANS = "SELECT first, stop, anchor FROM batches WHERE job = ? ORDER BY first"
@@ -63,6 +64,7 @@ CREATE INDEX sources_by_content ON sources (sha256);
 CREATE TABLE results (
     path BLOB NOT NULL, kind TEXT NOT NULL, job INTEGER NOT NULL REFERENCES jobs, PRIMARY KEY (path, kind)
 ) WITHOUT ROWID;
+CREATE TABLE extras (path BLOB PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
 PRAGMA user_version = {VERSION};
 """

@@ -33,7 +33,7 @@ from reelscribe.results.records import Kind, Record, error_of
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import row_errors
 from reelscribe.run import messages
-from reelscribe.run.file_search import check_names
+from reelscribe.run.file_search import Names, Selection, check_names
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.leases import LeaseBook, OutcomesInOrder, Pace
 from reelscribe.run.listing import ListedSource, Listing
@@ -84,7 +84,7 @@ class Run:
         *,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] | None = None,
-        exclude: Sequence[str] = (),
+        selection: Selection | None = None,
         limit: int | None = None,
         thumbnails: int | None = None,
         spool: SpoolOptions | None = None,
@@ -99,7 +99,7 @@ class Run:
             on_record: Called with the record of each source that is done, in the order of the sources; None to call
                 nothing. It has the results of this run's models, which are read from the ledger; this is possible until
                 the run ends. Over many machines, a source that holds back more than 1024 others is passed over.
-            exclude: Globs; sources whose path or file name fits one of them are left out.
+            selection: Which of the sources that the names stand for belong to the run; None for all.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
             thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
                 described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
@@ -111,7 +111,8 @@ class Run:
         self._out = Path(out)
         self._progress = progress or usual_progress()
         self._on_record = on_record
-        self._exclude, self._limit, self._thumbnails, self._spool = exclude, limit, thumbnails, spool or SpoolOptions()
+        self._selection, self._limit = selection or Selection(), limit
+        self._thumbnails, self._spool = thumbnails, spool or SpoolOptions()
         self._folder = RunFolder(self._out)
         self._meter = Meter()
         self._costs: dict[str, Any] = {}
@@ -123,7 +124,7 @@ class Run:
         self._leased: dict[str, ListedSource] = {}
         """The sources that were taken from the list and are not done, by their paths."""
         self._to_settle: list[ListedSource] = []
-        """Sources that were taken from the list and that earlier runs have done."""
+        """Sources that were taken from the list, and that earlier runs have done or that cannot be sources."""
         self._in_order = OutcomesInOrder(OPEN_SOURCES)
         self._blind: set[str] = set()
         """Names of nodes that do not see some source."""
@@ -156,11 +157,11 @@ class Run:
             session.node.send(messages.Stop())
         self._wake.set()
 
-    async def plan(self, names: Sequence[str]) -> Plan:
+    async def plan(self, names: Names) -> Plan:
         """Find out what `run` would do, without writing anything.
 
         Args:
-            names: Files, folders and globs.
+            names: Files, folders, globs, addresses and lists.
 
         Returns:
             The number and length of the sources, what would be taken from them, and how long that would take.
@@ -182,13 +183,13 @@ class Run:
             await listing.read_headers(self._meter.learn_duration, processes=len(os.sched_getaffinity(0)))
             return listing.plan(self._meter.time_left())
 
-    async def run(self, names: Sequence[str]) -> Summary:
+    async def run(self, names: Names) -> Summary:
         """Annotate sources, and write the files of results in the output folder.
 
         Results that an earlier run has saved in the same folder are used again, and records of its other sources stay.
 
         Args:
-            names: Files, folders and globs.
+            names: Files, folders, globs, addresses and lists.
 
         Returns:
             The outcome, also if `stop` has ended the run early.
@@ -210,13 +211,13 @@ class Run:
             interrupted = await folder.complete(self._work())
             return Summary(self._meter.snapshot(), interrupted, self._meter.replaced_processes)
 
-    async def _open(self, names: Sequence[str], stack: AsyncExitStack) -> Listing:
+    async def _open(self, names: Names, stack: AsyncExitStack) -> Listing:
         """Check the names, and connect to the nodes, before anything is written."""
         suffixes = MEDIA_SUFFIXES if self._nodes.takes_audio else VIDEO_SUFFIXES
         stores = Stores(self._spool.stall_seconds)
         stack.callback(stores.close)
-        await asyncio.to_thread(check_names, names, suffixes, self._exclude, stores)
-        listing = stack.enter_context(Listing(names, suffixes, self._exclude, stores))
+        await asyncio.to_thread(check_names, names, suffixes, self._selection, stores)
+        listing = stack.enter_context(Listing(names, suffixes, self._selection, stores))
         await stack.enter_async_context(self._nodes)
         return listing
 
@@ -252,7 +253,8 @@ class Run:
     async def _find(self) -> None:
         """Put all sources on the list, and show what the run has before it."""
         ledger, listing = self._folder.ledger, self._listing
-        await listing.find(self._tracks, lambda files: ledger.look_up(files, self._models), self._limit, self._expect)
+        look_up = partial(ledger.look_up, models=self._models)
+        await listing.find(self._tracks, look_up, self._limit, self._expect, ledger.save_extras)
         self._meter.all_listed = True
         self._wake.set()
         replaced, changed_settings = listing.replaced
@@ -305,7 +307,7 @@ class Run:
                 break
             for source in sources:
                 self._in_order.taken(source.number)
-                if source.is_done:
+                if source.is_done or source.problem:
                     self._to_settle.append(source)
                 else:
                     self._leased[source.path] = source
@@ -314,16 +316,19 @@ class Run:
 
     async def _settle(self) -> None:
         """Save that the record of each source shows what earlier runs have made of it with the same settings."""
-        ledger = self._folder.ledger
         while self._to_settle:
             settling, self._to_settle = self._to_settle, []
-            sources = [Source(each.path, each.size.bytes, each.sha256 or "", each.stat) for each in settling]
-            await asyncio.gather(
-                *(ledger.save_source(source, each.jobs) for source, each in zip(sources, settling, strict=True))
-            )
-            for source, each in zip(sources, settling, strict=True):
-                error = error_of({kind: job.error for kind, job in each.jobs.items()})
-                self._count(each, source, error)
+            await asyncio.gather(*map(self._settle_source, settling))
+
+    async def _settle_source(self, listed: ListedSource) -> None:
+        source = Source(listed.path, listed.size.bytes, listed.sha256 or "", listed.stat)
+        if listed.problem:
+            error: SourceError | None = SourceError("MediaError", listed.problem)
+            await self._folder.ledger.save_unreadable(listed.path, SourceError("MediaError", listed.problem))
+        else:
+            error = error_of({kind: job.error for kind, job in listed.jobs.items()})
+            await self._folder.ledger.save_source(source, listed.jobs)
+        self._count(listed, source, error)
 
     # Leases.
 

@@ -1,16 +1,19 @@
-"""Finds the sources of a run by the files, folders, globs and addresses that the user names."""
+"""Finds the sources of a run by the files, folders, globs, addresses and lists that the user names."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from typing import NamedTuple
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import MediaError, NoSuchObject, UsageError
+from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
     check_address,
@@ -30,10 +33,60 @@ class Found(NamedTuple):
     """Its path or address."""
     stat: str | None = None
     """The size and version that the list of a store tells; None if they are not known yet."""
+    modified: float | None = None
+    """When it was written, in seconds since 1970, where the list of a store tells it."""
+    extra: str | None = None
+    """What a list says of it besides, as a JSON object; None if it says nothing."""
+    problem: str = ""
+    """Why it cannot be a source; empty if it can."""
+
+
+Names = Sequence[str | SourceList]
+"""Files, folders, globs, addresses and lists of sources."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the sources that are found belong to a run. All conditions must be met."""
+
+    include: Sequence[str] = ()
+    """Globs, one of which must fit the path or the file name of a source; none for all sources."""
+    exclude: Sequence[str] = ()
+    """Globs, none of which may fit."""
+    shard: tuple[int, int] | None = None
+    """The number of the part that belongs to the run, from 1 on, and the number of parts; None for all parts. The part
+    of a source depends on its name alone."""
+    newer_than: float | None = None
+    """When a source must have been written at the earliest, in seconds since 1970; None for any time. One of which
+    nobody can tell the time belongs to the run."""
+
+    def takes(self, found: Found) -> bool:
+        """Return whether a source belongs to the run."""
+        if not self.fits(found.path):
+            return False
+        if self.shard:
+            number, parts = self.shard
+            digest = hashlib.sha256(os.fsencode(found.path)).digest()
+            if int.from_bytes(digest[:8], "big") % parts != number - 1:
+                return False
+        return self.newer_than is None or (written := _modified(found)) is None or written >= self.newer_than
+
+    def fits(self, path: str) -> bool:
+        """Return whether the globs let in a source."""
+        return (not self.include or fits_any(path, self.include)) and not fits_any(path, self.exclude)
+
+
+def _modified(found: Found) -> float | None:
+    if found.modified is not None or is_address(found.path):
+        return found.modified
+    try:
+        return os.stat(found.path).st_mtime
+    except (OSError, ValueError):
+        return None
 
 
 def find_sources(
-    names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXES, stores: Stores | None = None
+    names: Names, suffixes: Collection[str] = VIDEO_SUFFIXES, stores: Stores | None = None
 ) -> Iterator[Found]:
     """Yield the sources that names stand for, as they are found.
 
@@ -41,9 +94,9 @@ def find_sources(
     source that several names stand for comes several times.
 
     Args:
-        names: Files, folders, globs and addresses. A folder stands for all files below it whose names end in one of
-            `suffixes`, sorted; a glob for its matches, sorted; folders that it matches are searched, too. In a store,
-            what comes before a slash is a folder.
+        names: Files, folders, globs, addresses and lists. A folder stands for all files below it whose names end in
+            one of `suffixes`, sorted; a glob for its matches, sorted; folders that it matches are searched, too. In a
+            store, what comes before a slash is a folder.
         suffixes: Endings of media files in lower case, such as ".mp4".
         stores: Those in which addresses are looked for; needed if there are any.
 
@@ -55,30 +108,39 @@ def find_sources(
         yield from _find(name, suffixes, sorted, stores)
 
 
-def check_names(names: Sequence[str], suffixes: Collection[str], exclude: Sequence[str], stores: Stores) -> None:
-    """Check that each name stands for a source, and that not all are left out. Few files are looked at for that.
+def check_names(names: Names, suffixes: Collection[str], selection: Selection, stores: Stores) -> None:
+    """Check that each name stands for a source, and that the globs leave one. Few files are looked at for that.
 
     Args:
-        names: Files, folders, globs and addresses, as for `find_sources`.
+        names: Files, folders, globs, addresses and lists, as for `find_sources`.
         suffixes: Endings of media files in lower case.
-        exclude: Globs; sources that fit one of them are left out.
+        selection: Which sources belong to the run.
         stores: Those in which addresses are looked for.
 
     Raises:
         UsageError: A name stands for no source, or no source is left.
     """
+    if not names:
+        raise UsageError("sources: expected files, folders, globs, addresses, or a list by --from; got none")
     for name in names:
         try:
             if next(_find(name, suffixes, iter, stores), None) is None:
-                raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
+                raise UsageError(
+                    f"{name}: expected a source, found none"
+                    if isinstance(name, SourceList)
+                    else f"{name!r}: {_why_nothing(name, suffixes)}"
+                )
         except MediaError as error:
             raise UsageError(f"{name!r}: {error}") from None
     left_out = 0
     for found in (found for name in names for found in _find(name, suffixes, iter, stores)):
-        if not fits_any(found.path, exclude):
+        if selection.fits(found.path):
             return
         left_out += 1
-    raise UsageError(f"--exclude: expected globs that leave a source, but {', '.join(exclude)} fits all {left_out}")
+    raise UsageError(
+        f"--include, --exclude: expected globs that leave a source, but none of {left_out} sources is left by"
+        f" {', '.join([*selection.include, *selection.exclude])}"
+    )
 
 
 def fits_any(path: str, globs: Iterable[str]) -> bool:
@@ -87,10 +149,16 @@ def fits_any(path: str, globs: Iterable[str]) -> bool:
 
 
 def _find(
-    name: str, suffixes: Collection[str], order: Callable[[Iterable[str]], Iterable[str]], stores: Stores | None
+    name: str | SourceList,
+    suffixes: Collection[str],
+    order: Callable[[Iterable[str]], Iterable[str]],
+    stores: Stores | None,
 ) -> Iterator[Found]:
     """Yield what a name stands for; `order` puts the matches of a glob into their order."""
-    if is_address(name):
+    if isinstance(name, SourceList):
+        for row in name.rows():
+            yield Found(row.name, extra=row.extra, problem=row.problem)
+    elif is_address(name):
         check_address(name)
         yield from _find_stored(name, suffixes, stores or Stores())
     elif os.path.isdir(name):
@@ -113,10 +181,11 @@ def _find_stored(address: str, suffixes: Collection[str], stores: Stores) -> Ite
     store, key = stores.of(address), split_object(address).key
     if key and not key.endswith("/"):
         try:
-            yield Found(address, store.info(address).stat)
+            stored = store.info(address)
         except NoSuchObject:
             pass
         else:
+            yield Found(address, stored.stat, stored.modified)
             return
     magic = re.search(r"[*?\[]", key)
     if magic:
@@ -126,7 +195,7 @@ def _find_stored(address: str, suffixes: Collection[str], stores: Stores) -> Ite
     for each in store.list(begin):
         base = each.address.rpartition("/")[2]
         if suffix(base) in suffixes and not base.startswith(".") and fits(split_object(each.address).key):
-            yield Found(each.address, each.stat)
+            yield Found(each.address, each.stat, each.modified)
 
 
 def _pattern_of(glob: str) -> re.Pattern[str]:
@@ -140,7 +209,10 @@ def _pattern_of(glob: str) -> re.Pattern[str]:
 def _why_nothing(name: str, suffixes: Collection[str]) -> str:
     """Return why a name stands for no file, and what to do."""
     if name == "-":
-        return "expected files, folders or globs, as media cannot be read from standard input; write it to a file first"
+        return (
+            "expected files, folders or globs, as media cannot be read from standard input; write it to a file first,"
+            " or use --from - for a list of names"
+        )
     if is_address(name):
         return (
             "expected an object, a folder or a glob with media files in the store, found none; media files end in"

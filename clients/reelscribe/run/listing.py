@@ -37,7 +37,7 @@ from reelscribe.results.known_files import KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.file_search import Found, find_sources, fits_any
+from reelscribe.run.file_search import Found, Names, Selection, find_sources
 from reelscribe.run.tracks.track import PlannedTrack
 from reelscribe.storage.address import is_address, suffix
 from reelscribe.storage.stores import Stores
@@ -58,11 +58,12 @@ _CREATE = """
 CREATE TABLE sources (
     number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, name BLOB NOT NULL, stat TEXT NOT NULL, kind TEXT NOT NULL,
     bytes INTEGER NOT NULL, header INTEGER NOT NULL, seconds REAL, rate REAL, sha256 TEXT, is_done INTEGER NOT NULL,
-    shares TEXT, jobs TEXT, has_record INTEGER NOT NULL, was_unreadable INTEGER NOT NULL, changed TEXT
+    shares TEXT, jobs TEXT, has_record INTEGER NOT NULL, was_unreadable INTEGER NOT NULL, changed TEXT,
+    problem TEXT NOT NULL
 )
 """
-_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs"
+_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs, problem"
 _PAGE = f"SELECT {_COLUMNS} FROM sources WHERE number > ? ORDER BY number LIMIT ?"  # noqa: S608 - the text is our own
 _ONE = f"SELECT {_COLUMNS} FROM sources WHERE number = ?"  # noqa: S608 - the text is our own
 _LEARN = """
@@ -116,6 +117,8 @@ class ListedSource(NamedTuple):
     """How much of it is done, for each track."""
     jobs: Mapping[Kind, Job]
     """Its jobs, if it is done."""
+    problem: str = ""
+    """Why it cannot be a source; empty if it can."""
 
     @property
     def done_shares(self) -> list[float]:
@@ -132,19 +135,23 @@ class Listing:
     """The sources of a run. Use it as a context manager; `find` fills it."""
 
     def __init__(
-        self, names: Iterable[str], suffixes: Collection[str], exclude: Sequence[str] = (), stores: Stores | None = None
+        self,
+        names: Names,
+        suffixes: Collection[str],
+        selection: Selection | None = None,
+        stores: Stores | None = None,
     ) -> None:
         """Begin with an empty list.
 
         Args:
-            names: Files, folders, globs and addresses; a source that several names stand for is listed once, by the
-                first of them.
+            names: Files, folders, globs, addresses and lists; a source that several names stand for is listed once, by
+                the first of them.
             suffixes: Endings of media files in lower case.
-            exclude: Globs; sources whose path or name fits one of them are left out.
+            selection: Which sources belong to the run; None for all.
             stores: Those in which addresses are looked for; needed if there are any.
         """
         self._stores = stores
-        self._sources = self._kept(find_sources(names, suffixes, stores), exclude)
+        self._sources = self._kept(find_sources(names, suffixes, stores), selection or Selection())
         self._lock = Lock()
         self._tracks: Sequence[PlannedTrack] = ()
         self._taken = self._found = self._last = 0
@@ -182,6 +189,7 @@ class Listing:
         look_up: LookUp,
         limit: int | None = None,
         on_more: Callable[[list[ListedSource]], None] = lambda sources: None,
+        save_extras: Callable[[dict[str, str]], Awaitable[None]] | None = None,
     ) -> None:
         """Find all sources, page by page.
 
@@ -191,14 +199,17 @@ class Listing:
             limit: Largest number of sources, of those that are not done; those that could not be read before come last.
                 None for all sources, done or not.
             on_more: Called with the sources that have been added to the list, in order.
+            save_extras: Saves what lists say besides of sources, as JSON objects by their paths; None to save nothing.
 
         Raises:
             OutputError: The ledger cannot be read.
         """
         self._tracks = tracks
         while files := await asyncio.to_thread(self._find_page):
-            known = await look_up(files)
-            added = await asyncio.to_thread(self._add, files, known, tracks)
+            known = await look_up([(found.path, found.stat or "") for found in files])
+            added, extras = await asyncio.to_thread(self._add, files, known, tracks)
+            if extras and save_extras:
+                await save_extras(extras)
             if limit is None:
                 on_more(added)
                 self._found = self._last
@@ -326,38 +337,46 @@ class Listing:
             left=left,
         )
 
-    def _kept(self, sources: Iterable[Found], exclude: Sequence[str]) -> Iterator[Found]:
+    def _kept(self, sources: Iterable[Found], selection: Selection) -> Iterator[Found]:
         for source in sources:
-            if fits_any(source.path, exclude):
-                self.excluded += 1
-            else:
+            if selection.takes(source):
                 yield source
+            else:
+                self.excluded += 1
 
     def _holds(self, keys: Sequence[bytes]) -> set[bytes]:
         """Return those of at most NAMES_AT_ONCE keys that are on the list."""
         places = ", ".join("?" * len(keys))
         return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
 
-    def _find_page(self) -> list[tuple[str, str]]:
-        """Return the path and the `file_stat` of the next sources; none at the end."""
+    def _find_page(self) -> list[Found]:
+        """Return the next sources, with what tells their versions; none at the end."""
         page = list(islice(self._sources, NAMES_AT_ONCE))
-        asked = [source.path for source in page if source.stat is None and is_address(source.path)]
+        asked = [found.path for found in page if found.stat is None and is_address(found.path)]
         stats = dict(zip(asked, self._stores.stats(asked), strict=True)) if self._stores else {}
-        return [
-            (path, stat if stat is not None else stats[path] if path in stats else file_stat(path))
-            for path, stat in page
-        ]
+        return [self._with_stat(found, stats) for found in page]
+
+    @staticmethod
+    def _with_stat(found: Found, stats: Mapping[str, str]) -> Found:
+        if found.stat is not None:
+            return found
+        if found.problem:
+            return found._replace(stat="")
+        return found._replace(stat=stats[found.path] if found.path in stats else file_stat(found.path))
 
     def _add(
-        self, files: Sequence[tuple[str, str]], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
-    ) -> list[ListedSource]:
-        """Add those of some files that are not on the list yet; returns them."""
-        seen = self._holds([path_key(path) for path, _ in files])
+        self, files: Sequence[Found], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
+    ) -> tuple[list[ListedSource], dict[str, str]]:
+        """Add those of some files that are not on the list yet; returns them, and what lists say of them besides."""
+        seen = self._holds([path_key(found.path) for found in files])
         rows: list[tuple[Any, ...]] = []
-        for (path, stat), file in zip(files, known, strict=True):
-            if (key := path_key(path)) not in seen:
+        extras: dict[str, str] = {}
+        for found, file in zip(files, known, strict=True):
+            if (key := path_key(found.path)) not in seen:
                 seen.add(key)
-                rows.append(self._row(self._last + len(rows) + 1, key, path, stat, file, tracks))
+                rows.append(self._row(self._last + len(rows) + 1, key, found, file, tracks))
+                if found.extra is not None:
+                    extras[found.path] = found.extra
         with self._lock:
             self._database.execute("BEGIN")
             self._database.executemany(_ADD, rows)
@@ -366,10 +385,10 @@ class Listing:
         self._last += len(rows)
         self.count += len(rows)
         self.before += sum(source.is_done for source in added)
-        return added
+        return added, extras
 
     def _row(
-        self, number: int, key: bytes, path: str, stat: str, file: KnownFile, tracks: Sequence[PlannedTrack]
+        self, number: int, key: bytes, found: Found, file: KnownFile, tracks: Sequence[PlannedTrack]
     ) -> tuple[Any, ...]:
         """Return the row of a file: what is known about it, and how much of it is done."""
         jobs: dict[Kind, KnownJob] = dict(file.jobs)
@@ -384,7 +403,7 @@ class Listing:
                     changed.update(track.differences(shown.settings))
             if not _is_done(jobs.get(track.kind), track):
                 needed |= track.medium.options.needs
-        header = file.header or Header(None, None)
+        header, stat = file.header or Header(None, None), found.stat or ""
         shares = [_share(jobs.get(track.kind), track, header.seconds) for track in tracks]
         is_done = bool(file.sha256) and all(_is_done(jobs.get(track.kind), track) for track in tracks)
         if file.sha256:
@@ -395,9 +414,9 @@ class Listing:
         return (
             number,
             key,
-            os.fsencode(path),
+            os.fsencode(found.path),
             stat,
-            "video" if suffix(path) in VIDEO_SUFFIXES else "audio",
+            "video" if suffix(found.path) in VIDEO_SUFFIXES else "audio",
             size_in(stat) if stat else 0,
             _FROM_LEDGER if file.header else 0,
             header.seconds,
@@ -409,6 +428,7 @@ class Listing:
             file.has_record,
             file.was_unreadable,
             json.dumps(sorted(changed)) if changed else None,
+            found.problem,
         )
 
     def _limit(self, most: int) -> None:
@@ -442,7 +462,7 @@ class Listing:
             return self._database.execute(statement, values).fetchall()
 
     def _listed(self, row: tuple[Any, ...]) -> ListedSource:
-        number, name, stat, kind, size, header, seconds, rate, sha256, is_done, shares, jobs = row
+        number, name, stat, kind, size, header, seconds, rate, sha256, is_done, shares, jobs, problem = row
         return ListedSource(
             number,
             os.fsdecode(name),
@@ -453,6 +473,7 @@ class Listing:
             bool(is_done),
             tuple(Share(*each) for each in json.loads(shares)) if shares else (Share(),) * len(self._tracks),
             {each: _settled(*job) for each, job in json.loads(jobs).items()} if jobs else {},
+            problem,
         )
 
 

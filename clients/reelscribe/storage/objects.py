@@ -31,6 +31,8 @@ class StoredObject(NamedTuple):
     """Its size in bytes."""
     version: str
     """What changes whenever its content does, as its ETag; empty if the server tells nothing like it."""
+    modified: float | None = None
+    """When it was written, in seconds since 1970; None if that was not told."""
 
     @property
     def stat(self) -> str:

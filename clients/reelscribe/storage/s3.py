@@ -6,8 +6,9 @@ environment, ``~/.aws``, or the machine's role. Without any, objects are read th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import datetime
 from typing import Any
 
 import boto3
@@ -65,7 +66,7 @@ class S3Store:
         bucket, key = split_object(address)
         with self._errors(address):
             head = self._client.head_object(Bucket=bucket, Key=key)
-        return StoredObject(address, head["ContentLength"], head.get("ETag", ""))
+        return StoredObject(address, head["ContentLength"], head.get("ETag", ""), _seconds(head))
 
     def list(self, address: str) -> Iterator[StoredObject]:
         """Yield all objects whose keys begin like that of an address."""
@@ -79,7 +80,7 @@ class S3Store:
                     if key <= last and not bucket.endswith("--x-s3"):  # those of one zone list in no order
                         raise MediaError("expected a list of objects in the order of their keys, got one without end")
                     last = key
-                    yield StoredObject(f"{start}/{each['Key']}", each["Size"], each.get("ETag", ""))
+                    yield StoredObject(f"{start}/{each['Key']}", each["Size"], each.get("ETag", ""), _seconds(each))
 
     def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
         """Yield the content of an object from a byte on."""
@@ -141,3 +142,9 @@ class S3Store:
         if status == 429 or status >= 500:
             return StoreUnavailable(f"the store failed with {status} {brief(code)}, {_ATTEMPTS} times in a row")
         return MediaError(f"the store refused with {status} {brief(code)}")
+
+
+def _seconds(described: Mapping[str, Any]) -> float | None:
+    """Return when an object was written, as far as the store tells."""
+    written = described.get("LastModified")
+    return written.timestamp() if isinstance(written, datetime) else None

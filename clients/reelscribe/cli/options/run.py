@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -10,7 +13,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from reelscribe.cli.parser.help import Heading
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, brief
+from reelscribe.run.file_search import Selection
+from reelscribe.run.source_list import SourceList
 from reelscribe.storage.spool import SpoolOptions
 
 T = TypeVar("T")
@@ -39,12 +44,12 @@ class RunOptions:
     """The options of every run: its sources, its output folder, and how it reports."""
 
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Media files, folders (searched at every depth), or globs, on this machine or as s3://bucket/films/;"
             " or https:// addresses of files."
         ),
-    ]
+    ] = None
     out: Annotated[
         Path,
         output_option(
@@ -68,9 +73,37 @@ class RunOptions:
         int | None,
         source_option(min=1, metavar="N", help="Do at most this many sources, of those not yet done."),
     ] = None
+    lists: Annotated[
+        list[str] | None,
+        source_option(
+            "--from",
+            metavar="FILE",
+            help="Take sources from a list, too: a name in each line (- for standard input), or a .csv, .jsonl or"
+            " .parquet table with a column path or url, whose other columns go into the records. May be repeated.",
+        ),
+    ] = None
+    null: Annotated[
+        bool, source_option("--null", "-0", help="Names in the lists of --from end with a NUL character.")
+    ] = False
+    include: Annotated[
+        list[str] | None,
+        source_option(metavar="GLOB", help="Take only sources whose path fits this glob. May be repeated."),
+    ] = None
     exclude: Annotated[
         list[str] | None,
         source_option(metavar="GLOB", help="Leave out sources whose path fits this glob. May be repeated."),
+    ] = None
+    shard: Annotated[
+        str | None,
+        source_option(
+            metavar="I/N", help="Take only the I-th of N parts of the sources, which depend on their names alone."
+        ),
+    ] = None
+    newer_than: Annotated[
+        str | None,
+        source_option(
+            metavar="TIME", help="Take only sources written since then: a date, a date with a time, or 7d, 12h or 30m."
+        ),
     ] = None
     retry_failed: Annotated[
         bool,
@@ -111,6 +144,22 @@ class RunOptions:
         ),
     ] = None
 
+    def names(self) -> list[str | SourceList]:
+        """Return the names of sources, and the lists. Raises UsageError if a list cannot be read."""
+        if self.null and not self.lists:
+            raise UsageError("--null: expected --from with it, got none")
+        return [*(self.sources or ()), *(SourceList(path, null=self.null) for path in self.lists or ())]
+
+    @property
+    def selection(self) -> Selection:
+        """Which of the sources belong to the run. Raises UsageError if an option is wrong."""
+        return Selection(
+            self.include or (),
+            self.exclude or (),
+            None if self.shard is None else _shard(self.shard),
+            None if self.newer_than is None else _time(self.newer_than),
+        )
+
     @property
     def spool_options(self) -> SpoolOptions:
         """The room for copies of sources from stores and web servers."""
@@ -129,3 +178,24 @@ def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
         if value == choice:
             return choice
     raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
+
+
+def _shard(value: str) -> tuple[int, int]:
+    """Return the number of a part and the number of parts."""
+    if match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", value, re.ASCII):
+        number, parts = int(match[1]), int(match[2])
+        if 1 <= number <= parts:
+            return number, parts
+    raise UsageError(f"--shard: expected the number of a part and of all parts, such as 1/4, got {brief(value)}")
+
+
+def _time(value: str) -> float:
+    """Return a time, in seconds since 1970; one without a zone is that of this machine."""
+    if match := re.fullmatch(r"(\d{1,6})([dhm])", value, re.ASCII):
+        return time.time() - int(match[1]) * {"d": 86400, "h": 3600, "m": 60}[match[2]]
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"--newer-than: expected a time such as 2026-11-01, 2026-11-01T18:00, 7d, 12h or 30m, got {brief(value)}"
+        ) from None

@@ -1,0 +1,246 @@
+"""Lists of sources in files: a name in each line, or tables with a column of names.
+
+A name is taken as it is: it is the path of a file, relative to the current folder, or an address. Other columns of a
+table go into the records as `extra`. A row that cannot be used is an error of a source that is named after it, such as
+``films.csv:17``.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from reelscribe.errors import UsageError, brief, missing_package
+from reelscribe.results.escaping import escape_surrogates
+from reelscribe.storage.address import check_address, is_address
+
+COLUMNS = ("path", "url")
+"""Names of the column of a table that names the sources; the first that a row has counts."""
+
+MOST_BYTES = 2**20
+"""Largest size of a row of a list, in bytes."""
+
+MOST_EXTRA = 2**16
+"""Largest size of the other columns of a row, in bytes, as JSON."""
+
+
+class Row(NamedTuple):
+    """A row of a list."""
+
+    name: str
+    """Path or address of a source; of a row that cannot be used, the list with the number of the row."""
+    extra: str | None = None
+    """The other columns as a JSON object; None for a list without columns."""
+    problem: str = ""
+    """Why the row cannot be used; empty if it can."""
+
+
+class SourceList:
+    """A list of sources in a file, or on standard input, which is read once and kept."""
+
+    def __init__(self, path: str, *, null: bool = False) -> None:
+        """Check that the list can be opened.
+
+        Args:
+            path: A file, whose suffix says what it is: .csv, .jsonl or .parquet for a table, and anything else for a
+                name in each line; "-" for standard input, with a name in each line.
+            null: True if names end with a NUL character instead of a line break.
+
+        Raises:
+            UsageError: There is no such file, it has none of the columns, or a package is missing.
+        """
+        self._path, self._null = path, null
+        self._kind = "" if path == "-" or null else Path(path).suffix.lower()
+        self._input: IO[bytes] | None = None
+        if path == "-":
+            self._input = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the list
+            weakref.finalize(self, self._input.close)
+            shutil.copyfileobj(sys.stdin.buffer, self._input)
+        if self._kind == ".parquet":
+            try:
+                import pyarrow.parquet  # noqa: F401
+            except ImportError as error:
+                raise UsageError(f"--from {path}: {missing_package(error.name or 'pyarrow', 'parquet')}") from None
+        with self._errors():
+            next(self._rows(), None)
+
+    def __str__(self) -> str:
+        return f"--from {self._path}"
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows. It may be called several times.
+
+        Raises:
+            UsageError: The list cannot be read.
+        """
+        with self._errors():
+            yield from self._rows()
+
+    def _rows(self) -> Iterator[Row]:
+        if self._kind == ".parquet":
+            yield from self._parquet_rows()
+            return
+        with self._open() as file:
+            if self._kind == ".csv":
+                with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="") as text:
+                    yield from self._csv_rows(text)
+            elif self._kind in (".jsonl", ".ndjson"):
+                yield from self._json_rows(file)
+            else:
+                yield from self._lines(file)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(f"{self}: expected a file with a list of sources: {error.strerror or error}") from None
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        if self._input is None:
+            with open(self._path, "rb") as file:
+                yield file
+        else:
+            self._input.seek(0)
+            yield self._input
+
+    def _lines(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in enumerate(_pieces(file, b"\0" if self._null else b"\n"), 1):
+            if line is None:
+                yield self._bad(number, f"expected names of at most {MOST_BYTES:,} bytes")
+            elif line := line if self._null else line.rstrip(b"\r"):
+                yield self._row(number, os.fsdecode(line), None)
+
+    def _json_rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in enumerate(_pieces(file, b"\n"), 1):
+            if line is None:
+                yield self._bad(number, f"expected lines of at most {MOST_BYTES:,} bytes")
+                continue
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield self._bad(number, f"expected an object in JSON: {brief(str(error))}")
+                continue
+            yield self._table_row(number, value)
+
+    def _csv_rows(self, text: IO[str]) -> Iterator[Row]:
+        reader = csv.DictReader(text, strict=True)
+        try:
+            columns = reader.fieldnames or ()
+        except csv.Error as error:
+            raise UsageError(f"{self}: expected a table with a line of names: {error}") from None
+        if not set(columns) & set(COLUMNS):
+            found = ", ".join(map(brief, columns)) or "none"
+            raise UsageError(f"{self}: expected a column {' or '.join(COLUMNS)}, found {found}")
+        while True:
+            try:
+                value = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield self._bad(reader.reader.line_num, f"expected a row of a table: {error}")
+                continue
+            if None in value or None in value.values():
+                yield self._bad(reader.line_num, f"expected {len(columns)} columns")
+                continue
+            yield self._table_row(reader.line_num, {name: text or None for name, text in value.items()})
+
+    def _parquet_rows(self) -> Iterator[Row]:
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(self._path) as table:
+                if not set(table.schema_arrow.names) & set(COLUMNS):
+                    found = ", ".join(map(brief, table.schema_arrow.names)) or "none"
+                    raise UsageError(f"{self}: expected a column {' or '.join(COLUMNS)}, found {found}")
+                number = 0
+                for batch in table.iter_batches(1024):
+                    for value in batch.to_pylist():
+                        number += 1
+                        yield self._table_row(number, value)
+        except pyarrow.ArrowException as error:
+            raise UsageError(f"{self}: expected a Parquet file: {brief(str(error))}") from None
+
+    def _table_row(self, number: int, value: Any) -> Row:
+        """Return what a row of a table says."""
+        if not isinstance(value, Mapping):
+            return self._bad(number, f"expected an object with {' or '.join(COLUMNS)}, got {brief(value)}")
+        name = next((value[column] for column in COLUMNS if value.get(column) is not None), None)
+        if not isinstance(name, str):
+            return self._bad(number, f"expected a name in the column {' or '.join(COLUMNS)}, got {brief(name)}")
+        try:
+            extra = json.dumps({str(key): _plain(each) for key, each in value.items() if key not in COLUMNS})
+        except RecursionError:
+            return self._bad(number, "expected other columns that are not nested as deeply")
+        if len(extra) > MOST_EXTRA:
+            return self._bad(number, f"expected other columns of at most {MOST_EXTRA:,} bytes, got {len(extra):,}")
+        return self._row(number, name, extra)
+
+    def _row(self, number: int, name: str, extra: str | None) -> Row:
+        if not name or "\0" in name:
+            return self._bad(number, f"expected a path or an address, got {brief(name)}")
+        if is_address(name):
+            try:
+                check_address(name)
+            except UsageError as error:
+                return self._bad(number, str(error))
+        return Row(name, extra)
+
+    def _bad(self, number: int, problem: str) -> Row:
+        return Row(f"{self._path}:{number}", None, problem)
+
+
+def _pieces(file: IO[bytes], end: bytes) -> Iterator[bytes | None]:
+    """Yield the pieces of a file between ends of pieces, without these; None for one that is too long."""
+    rest = b""
+    while block := file.read(MOST_BYTES):
+        first, *others = block.split(end)
+        if others:
+            yield _short(rest + first)
+            yield from map(_short, others[:-1])
+            rest = others[-1]
+        else:
+            rest = (rest + first)[: MOST_BYTES + 1]  # more of it is not needed to tell that it is too long
+    if rest:
+        yield _short(rest)
+
+
+def _short(piece: bytes) -> bytes | None:
+    return piece if len(piece) <= MOST_BYTES else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a table as one that JSON has."""
+    match value:
+        case str():
+            return escape_surrogates(value)
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case _:
+            return str(value)

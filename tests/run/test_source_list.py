@@ -1,0 +1,149 @@
+"""Lists of sources: lines and tables, their other columns in records, and rows that cannot be used."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from reelscribe.errors import UsageError
+from reelscribe.run import source_list
+from reelscribe.run.source_list import Row, SourceList
+from support.commands import reelscribe
+from support.patience import PATIENCE
+
+
+def rows(path, content: bytes | str, **options) -> list[Row]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return list(SourceList(str(path), **options).rows())
+
+
+def names(path, content, **options) -> list[str]:
+    return [row.name for row in rows(path, content, **options)]
+
+
+def test_each_line_is_a_name_as_it_is(tmp_path):
+    lines = b"a.mp4\nb *[x]?.mp4\r\n\n  spaces .mp4\ns3://b/c//d.mp4\ncaf\xe9.mp4"
+    expected = ["a.mp4", "b *[x]?.mp4", "  spaces .mp4", "s3://b/c//d.mp4", "caf\udce9.mp4"]
+    assert names(tmp_path / "list", lines) == expected
+    assert names(tmp_path / "list", b"a\nb.mp4\0c\r.mp4\0", null=True) == ["a\nb.mp4", "c\r.mp4"]
+
+
+def test_standard_input_is_a_list_that_can_be_read_again(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a.mp4\nb.mp4\n")))
+    listed = SourceList("-")
+    for _ in range(2):
+        assert [row.name for row in listed.rows()] == ["a.mp4", "b.mp4"]
+
+
+def test_a_table_in_csv_has_a_column_of_names_and_others(tmp_path):
+    text = '\ufeffid,path,"ti,tle"\n1,a.mp4,"one ""x""\nand more"\n2,"b,c.mp4",\n'
+    first, second = rows(tmp_path / "films.csv", text)
+    assert (first.name, json.loads(first.extra)) == ("a.mp4", {"id": "1", "ti,tle": 'one "x"\nand more'})
+    assert (second.name, json.loads(second.extra)) == ("b,c.mp4", {"id": "2", "ti,tle": None})
+
+
+def test_a_table_in_jsonl_keeps_its_types(tmp_path):
+    text = '{"url": "https://e.org/a.mp4", "n": [1, {"x": null}], "nan": NaN}\n{"path": "b.mp4", "url": "c"}\n'
+    first, second = rows(tmp_path / "films.jsonl", text)
+    assert (first.name, json.loads(first.extra)) == ("https://e.org/a.mp4", {"n": [1, {"x": None}], "nan": None})
+    assert second == Row("b.mp4", "{}")
+
+
+def test_a_table_in_parquet_is_read_in_batches(tmp_path):
+    count = 3000
+    table = pyarrow.table({"path": [f"{k}.mp4" for k in range(count)], "day": pyarrow.array([18000] * count, "date32")})
+    pyarrow.parquet.write_table(table, tmp_path / "films.parquet")
+    found = list(SourceList(str(tmp_path / "films.parquet")).rows())
+    assert [row.name for row in found] == [f"{k}.mp4" for k in range(count)]
+    assert json.loads(found[-1].extra) == {"day": "2019-04-14"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.csv", "path,a\nb.mp4\n", "expected 2 columns"),
+        ("x.csv", "path,a\nb.mp4,1,2\n", "expected 2 columns"),
+        ("x.csv", 'path,a\n"b"x,1\n', "expected a row of a table"),
+        ("x.csv", f"path,a\nb,{'y' * 200_000}\n", "expected a row of a table"),
+        ("x.csv", "path,a\n,1\n", "expected a name in the column path or url, got <NoneType>"),
+        ("x.csv", f"path,a\nb,{'y' * 70_000}\n", "expected other columns of at most 65,536 bytes"),
+        ("x.jsonl", "{", "expected an object in JSON"),
+        ("x.jsonl", "[" * 100_000, "expected an object in JSON"),
+        ("x.jsonl", "[1]", "expected an object with path or url, got <list>"),
+        ("x.jsonl", '{"path": 5}', "expected a name in the column path or url, got 5"),
+        ("x.jsonl", '{"path": ""}', "expected a path or an address, got ''"),
+        ("x.jsonl", '{"path": "a\\u0000b"}', "expected a path or an address"),
+        ("x.jsonl", '{"path": "https://me:hidden@e.org/a.mp4"}', "expected an address without a name and password"),
+        ("x.txt", "y" * 2**20 + "y", "expected names of at most 1,048,576 bytes"),
+    ],
+)
+def test_a_row_that_cannot_be_used_says_why_and_others_are_used(tmp_path, name, content, reason):
+    last = {"x.csv": "last.mp4,1\n", "x.jsonl": '\n{"path": "last.mp4"}', "x.txt": "\nlast.mp4"}[name]
+    bad, *_, after = rows(tmp_path / name, content + last)
+    line = 2 if name == "x.csv" else 1
+    assert bad.name == f"{tmp_path / name}:{line}"
+    assert reason in bad.problem
+    assert "hidden" not in bad.problem
+    assert (after.name, after.problem) == ("last.mp4", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.csv", "file,a\nb.mp4,1\n", "expected a column path or url, found 'file', 'a'"),
+        ("x.csv", "", "expected a column path or url, found none"),
+        ("x.parquet", "no table", "expected a Parquet file"),
+    ],
+)
+def test_a_table_without_names_is_refused(tmp_path, name, content, reason):
+    with pytest.raises(UsageError, match=reason):
+        rows(tmp_path / name, content)
+
+
+def test_a_list_that_is_not_there_is_refused(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(UsageError, match=f"--from {path}: expected a file with a list of sources"):
+            SourceList(str(path))
+
+
+def test_a_long_line_takes_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_list, "MOST_BYTES", 1000)
+    found = rows(tmp_path / "list", b"x" * 1_000_000 + b"\n" + b"y" * 1000)
+    assert [bool(row.problem) for row in found] == [True, False]
+
+
+def test_columns_go_into_records_and_stay_there(media, tmp_path):
+    table = tmp_path / "films.csv"
+    table.write_text(f"path,title\n{media / 'old.avi'},One\nnone.mp4,Two\n,Three\n{media / 'old.avi'},Four\n")
+    command = reelscribe("shots", "--out", tmp_path / "out")
+    run = subprocess.run([*command, "--from", table], capture_output=True, text=True, timeout=PATIENCE)
+    assert run.returncode == 3, run.stderr
+
+    def found() -> dict:
+        lines = (tmp_path / "out" / "annotations.jsonl").read_text().splitlines()
+        return {record["source"]["path"]: record for record in map(json.loads, lines)}
+
+    assert {name: record["extra"] for name, record in found().items()} == {
+        str(media / "old.avi"): {"title": "One"},
+        "none.mp4": {"title": "Two"},
+        f"{table}:4": None,
+    }
+    assert "expected a name in the column path or url" in found()[f"{table}:4"]["error"]["message"]
+    subprocess.run([*command, media / "old.avi"], check=True, capture_output=True, timeout=PATIENCE)
+    assert found()[str(media / "old.avi")]["extra"] == {"title": "One"}
+
+
+def test_names_come_through_a_pipe(media, tmp_path):
+    listed = b"\0".join(os.fsencode(media / name) for name in ("old.avi", "same-640x360.webm"))
+    command = reelscribe("shots", "--out", tmp_path / "out", "--from", "-", "-0")
+    subprocess.run(command, input=listed, check=True, capture_output=True, timeout=PATIENCE)
+    lines = (tmp_path / "out" / "annotations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["source"]["path"] for line in lines] == [
+        str(media / "old.avi"),
+        str(media / "same-640x360.webm"),
+    ]
