@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -145,6 +146,24 @@ async def test_files_of_a_web_server_are_sources_too(library, expected, tmp_path
 async def test_a_glob_in_a_bucket_stands_for_its_matches(bucket, tmp_path):
     records = await annotate("s3://bucket/truncated-[0-3].av?", tmp_path)
     assert sorted(records) == [f"truncated-{k}.avi" for k in range(4)]
+
+
+async def test_members_of_archives_have_the_records_of_files(library, expected, monkeypatch, tmp_path):
+    (shards := tmp_path / "shards").mkdir()
+    names = [name for name in expected if name not in FOREVER]
+    for number, some in enumerate((names[::2], names[1::2])):
+        with tarfile.open(shards / f"{number}.tar", "w") as shard:
+            for name in some:
+                shard.add(library / name, name)
+    (shards / "2.tar").write_bytes(b"no archive" * 100)
+    with s3_server(monkeypatch, shards):
+        for number, place in enumerate((f"{shards}/*.tar", "s3://bucket/*.tar")):
+            for _ in range(2):
+                records = await annotate(place, tmp_path / str(number))
+            assert "expected a .tar archive" in records.pop("2.tar")["error"]["message"]
+            assert {name.rpartition("::")[2]: record for name, record in records.items()} == {
+                name: expected[name] for name in names
+            }
 
 
 async def test_one_object_is_captioned_without_a_run(library, bucket):

@@ -37,7 +37,7 @@ from reelscribe.results.known_files import KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource, caption_spans
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
-from reelscribe.storage.address import is_address
+from reelscribe.storage.address import file_of
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
@@ -420,4 +420,4 @@ class Ledger:
 
 def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:
     """Return the paths that are gone from the disk. No store is asked."""
-    return {path for path, _ in known if not is_address(os.fsdecode(path)) and not os.path.lexists(path)}
+    return {path for path, _ in known if (file := file_of(os.fsdecode(path))) and not os.path.lexists(file)}

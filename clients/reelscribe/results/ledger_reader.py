@@ -40,7 +40,7 @@ from reelscribe.results.records import (
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
-from reelscribe.storage.address import absolute_name, is_address
+from reelscribe.storage.address import absolute_name, is_stored
 
 Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch, SavedSummaryBatch)
 
@@ -208,7 +208,7 @@ class LedgerReader:
 
     def _version_of(self, key: bytes) -> str | None:
         """Return the version of the object in a store that a run read last; None for a file."""
-        stat = self.stat_of(key) if is_address(os.fsdecode(key)) else None
+        stat = self.stat_of(key) if is_stored(os.fsdecode(key)) else None
         return stat.partition(" ")[2] or None if stat else None
 
     def _extra_of(self, key: bytes) -> dict[str, Any] | None:

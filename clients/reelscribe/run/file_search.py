@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
-from reelscribe.errors import MediaError, NoSuchObject, UsageError
+from reelscribe.errors import MediaError, UsageError
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
     check_address,
     is_address,
+    is_archive,
+    is_member,
+    is_stored,
     is_web_address,
     looks_like_address,
-    split_object,
-    suffix,
 )
+from reelscribe.storage.objects import StoredObject
+from reelscribe.storage.search import find_members, find_objects
 from reelscribe.storage.stores import Stores
 
 
@@ -77,7 +80,7 @@ class Selection:
 
 
 def _modified(found: Found) -> float | None:
-    if found.modified is not None or is_address(found.path):
+    if found.modified is not None or is_stored(found.path):
         return found.modified
     try:
         return os.stat(found.path).st_mtime
@@ -156,54 +159,50 @@ def _find(
 ) -> Iterator[Found]:
     """Yield what a name stands for; `order` puts the matches of a glob into their order."""
     if isinstance(name, SourceList):
-        for row in name.rows():
-            yield Found(row.name, extra=row.extra, problem=row.problem)
-    elif is_address(name):
+        named: Iterable[Found] = (Found(row.name, extra=row.extra, problem=row.problem) for row in name.rows())
+    else:
+        named = _find_named(name, suffixes, order, stores or Stores())
+    for found in named:
+        if is_archive(found.path):
+            yield from _find_members(found, suffixes, stores or Stores())
+        else:
+            yield found
+
+
+def _find_named(
+    name: str, suffixes: Collection[str], order: Callable[[Iterable[str]], Iterable[str]], stores: Stores
+) -> Iterator[Found]:
+    """Yield the sources and archives that a file, a folder, a glob or an address stands for."""
+    if is_address(name):
         check_address(name)
-        yield from _find_stored(name, suffixes, stores or Stores())
+        if is_member(name) or is_web_address(name):
+            yield Found(name)
+        else:
+            yield from (_found(each) for each in find_objects(name, suffixes, stores))
+    elif is_member(name):
+        yield Found(name)
     elif os.path.isdir(name):
         yield from map(Found, _media_below(name, suffixes))
     elif os.path.lexists(name):
         yield Found(name)
     else:
         for match in order(glob.iglob(name, recursive=True)):
-            if os.path.isdir(match):
-                yield from map(Found, _media_below(match, suffixes))
-            else:
-                yield Found(match)
+            yield from map(Found, _media_below(match, suffixes) if os.path.isdir(match) else [match])
 
 
-def _find_stored(address: str, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
-    """Yield the sources that an address stands for: an object, or all media below a folder of a store or in a glob."""
-    if is_web_address(address):
-        yield Found(address)
-        return
-    store, key = stores.of(address), split_object(address).key
-    if key and not key.endswith("/"):
-        try:
-            stored = store.info(address)
-        except NoSuchObject:
-            pass
-        else:
-            yield Found(address, stored.stat, stored.modified)
-            return
-    magic = re.search(r"[*?\[]", key)
-    if magic:
-        begin, fits = address[: len(address) - len(key) + magic.start()], _pattern_of(key).fullmatch
-    else:
-        begin, fits = address if not key or key.endswith("/") else f"{address}/", re.compile(".*", re.DOTALL).fullmatch
-    for each in store.list(begin):
-        base = each.address.rpartition("/")[2]
-        if suffix(base) in suffixes and not base.startswith(".") and fits(split_object(each.address).key):
-            yield Found(each.address, each.stat, each.modified)
+def _find_members(archive: Found, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
+    """Yield the media in an archive, or the archive with the reason why they cannot be found."""
+    row = json.loads(archive.extra or "{}")
+    try:
+        for each in find_members(archive.path, suffixes, stores):
+            found = _found(each)
+            yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
+    except MediaError as error:
+        yield archive._replace(problem=str(error))
 
 
-def _pattern_of(glob: str) -> re.Pattern[str]:
-    """Return the pattern of the keys that a glob stands for, and of those below the folders that it stands for."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\])", glob)
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(known.get(part) or translate(part)[4:-3] for part in parts)  # without its "(?s:" and ")\\Z"
-    return re.compile(f"{pattern}(?:/.*)?", re.DOTALL)
+def _found(stored: StoredObject) -> Found:
+    return Found(stored.address, stored.stat, stored.modified, stored.extra)
 
 
 def _why_nothing(name: str, suffixes: Collection[str]) -> str:

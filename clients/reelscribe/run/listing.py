@@ -39,7 +39,7 @@ from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
 from reelscribe.run.file_search import Found, Names, Selection, find_sources
 from reelscribe.run.tracks.track import PlannedTrack
-from reelscribe.storage.address import is_address, suffix
+from reelscribe.storage.address import is_stored, suffix
 from reelscribe.storage.stores import Stores
 
 NAMES_AT_ONCE = 1000
@@ -275,7 +275,7 @@ class Listing:
                 await ledger.save_header(source.path, source.stat, source.header or Header(None, None))
             small = small[:: -(-len(small) // SMALL_FILES) or 1]  # evenly spread
         listed = map(self._source, sorted(small + large, reverse=True))
-        chosen = (source for source in listed if not is_address(source.path))  # objects are read once, for a track
+        chosen = (source for source in listed if not is_stored(source.path))  # objects are read once, for a track
         if (first := next(chosen, None)) is None:
             return
 
@@ -352,7 +352,7 @@ class Listing:
     def _find_page(self) -> list[Found]:
         """Return the next sources, with what tells their versions; none at the end."""
         page = list(islice(self._sources, NAMES_AT_ONCE))
-        asked = [found.path for found in page if found.stat is None and is_address(found.path)]
+        asked = [found.path for found in page if found.stat is None and is_stored(found.path)]
         stats = dict(zip(asked, self._stores.stats(asked), strict=True)) if self._stores else {}
         return [self._with_stat(found, stats) for found in page]
 

@@ -28,7 +28,8 @@ from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, resolve_dependencies, source_error
-from reelscribe.storage.address import is_address
+from reelscribe.storage.address import file_of, is_member, is_stored
+from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import CONNECTIONS, Spool, SpoolOptions
 
 OnMessage = Callable[[FromNode], None]
@@ -169,7 +170,7 @@ class Node:
                 self._send(messages.Unseen(path, why))
                 return
             self.meter.expect(path, lease.size)
-            annotated = await self._annotator.annotate(path)
+            annotated = await self._annotator.annotate(path, lease.stat)
             self._send(messages.Finished(annotated.source, annotated.error, self.meter.close(path)))
         except Stopped:
             self._send(messages.GivenBack([path]))
@@ -276,11 +277,11 @@ def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> Non
 
 def why_unseen(path: str) -> str | None:
     """Return why a file cannot be seen from this machine; None if it can, or if it is in a store."""
-    if is_address(path):
+    if (file := file_of(path)) is None:
         return None
     try:
-        os.stat(path)
-        return None if os.access(path, os.R_OK) else "permission denied"
+        os.stat(file)
+        return None if os.access(file, os.R_OK) else "permission denied"
     except (OSError, ValueError) as error:
         return str(error)
 
@@ -329,13 +330,14 @@ class Annotator:
         for track in self._tracks:
             track.stop()
 
-    async def annotate(self, path: str) -> Annotated:
+    async def annotate(self, path: str, stat: str) -> Annotated:
         """Caption and transcribe a source, except for what the store already holds, and save that it is done.
 
         If the source cannot be read, or a model refuses its content, that is its error.
 
         Args:
             path: Path or address of the source.
+            stat: What told its version when the run found it; empty if nothing did.
 
         Raises:
             Stopped: The run was stopped before the source was done.
@@ -345,7 +347,7 @@ class Annotator:
         self._first_track.raise_if_stopping()
         try:
             async with AsyncExitStack() as stack:
-                source = await (self._fetch(path, stack) if is_address(path) else self._digest(path))
+                source = await (self._fetch(path, stat, stack) if is_stored(path) else self._digest(path))
                 await stack.enter_async_context(self._store.hold(source.sha256))  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source)
                 await self._store.save_source(source, jobs)
@@ -363,16 +365,19 @@ class Annotator:
         self._store.save_digest(path, source.stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
-    async def _fetch(self, address: str, stack: AsyncExitStack) -> Source:
+    async def _fetch(self, address: str, stat: str, stack: AsyncExitStack) -> Source:
         """Return a source that is no file of this machine, with a copy of it where some track has to read it.
 
         Args:
             address: Its address.
+            stat: What told its version when the run found it. An object may have a newer one, which is read; a member
+                of an archive is not looked for again.
             stack: Removes the copy at its end. No content may be held yet: whoever holds one may wait for room here.
         """
         async with self._fetching:
             self._first_track.raise_if_stopping()
-            stored = await self._spool.info(address)
+            known = is_member(address) and stat
+            stored = StoredObject.from_stat(address, stat) if known else await self._spool.info(address)
             sha256 = await self._store.find_digest(address, stored.stat)
             source = Source(address, stored.size, sha256 or "", stored.stat)
             if sha256 and await self._is_done(source):

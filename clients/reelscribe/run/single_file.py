@@ -28,7 +28,7 @@ from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from reelscribe.run.tracks.track import Track, source_error
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
-from reelscribe.storage.address import check_address, is_address
+from reelscribe.storage.address import check_address, is_address, is_stored
 from reelscribe.storage.spool import Spool, SpoolOptions
 
 Result = TypeVar("Result")
@@ -161,10 +161,11 @@ async def _annotate_file(
 @asynccontextmanager
 async def _opened(path: str) -> AsyncIterator[Source]:
     """Yield a source, with a copy of one that is no file of this machine. It has no digest, which nobody needs."""
-    if not is_address(path):
+    if not is_stored(path):
         yield Source(path, stat=await asyncio.to_thread(file_stat, path))
         return
-    check_address(path)
+    if is_address(path):
+        check_address(path)
     async with Spool(SpoolOptions()) as spool, AsyncExitStack() as stack:
         try:
             stored = await spool.info(path)

@@ -1,4 +1,5 @@
-"""The addresses of sources, such as ``s3://bucket/films/one.mp4`` and ``https://example.org/one.mp4``.
+"""The names of sources that are no files: ``s3://bucket/films/one.mp4``, ``https://example.org/one.mp4`` and members of
+archives, such as ``shard-000.tar::one.mp4``.
 
 An address is the name of a source, as a path is: records, messages and the ledger have it as it was given. So nothing
 secret may be in it. A path of this machine that looks like an address can be given as ``./s3:/...``.
@@ -18,6 +19,7 @@ SCHEMES = ("s3", "https", "http")
 
 _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_MEMBER = ".tar::"
 _SECRET = re.compile(
     r"[?&]([^=&#]*(signature|token|secret|password|credential|api_?key|access_?key)[^=&#]*|sig|key|auth)=",
     re.IGNORECASE,
@@ -37,6 +39,34 @@ def is_address(name: str) -> bool:
     return _ADDRESS.match(name) is not None
 
 
+def is_member(name: str) -> bool:
+    """Return whether a source is a member of an archive, ``ARCHIVE.tar::MEMBER``."""
+    return _MEMBER in name
+
+
+def is_archive(name: str) -> bool:
+    """Return whether a name is that of an archive whose members are sources."""
+    return name.endswith(".tar") and not is_member(name)
+
+
+def is_stored(name: str) -> bool:
+    """Return whether a source is no file of this machine: an object, or a member of an archive."""
+    return is_address(name) or is_member(name)
+
+
+def split_member(name: str) -> tuple[str, str]:
+    """Return the archive and the name of the member in it; the first ``.tar::`` divides them."""
+    archive, _, member = name.partition(_MEMBER)
+    return f"{archive}.tar", member
+
+
+def file_of(name: str) -> str | None:
+    """Return the file of this machine in which a source is: itself, or its archive; None for what is in a store."""
+    if is_address(name):
+        return None
+    return split_member(name)[0] if is_member(name) else name
+
+
 def looks_like_address(name: str) -> bool:
     """Return whether a name looks like an address, of whatever scheme."""
     return _ANY_ADDRESS.match(name) is not None
@@ -44,7 +74,12 @@ def looks_like_address(name: str) -> bool:
 
 def absolute_name(name: str) -> str:
     """Return the name of a source that leads to it from every folder: an address, or an absolute path."""
-    return name if is_address(name) else os.path.abspath(name)
+    if is_address(name):
+        return name
+    if is_member(name):
+        archive, member = split_member(name)
+        return f"{os.path.abspath(archive)}::{member}"
+    return os.path.abspath(name)
 
 
 def suffix(name: str) -> str:

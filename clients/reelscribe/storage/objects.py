@@ -33,6 +33,8 @@ class StoredObject(NamedTuple):
     """What changes whenever its content does, as its ETag; empty if the server tells nothing like it."""
     modified: float | None = None
     """When it was written, in seconds since 1970; None if that was not told."""
+    extra: str | None = None
+    """What lies beside it in its archive, as a JSON object; None for nothing."""
 
     @property
     def stat(self) -> str:
@@ -65,8 +67,13 @@ class ObjectStore(Protocol):
             StoreUnavailable: The store does not answer.
         """
 
-    def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
-        """Yield the content of an object from a byte on, in pieces.
+    def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Yield the content of an object from a byte on, up to another one, in pieces.
+
+        Args:
+            stored: The object with its size and version.
+            start: The first byte that is wanted; there is such a byte.
+            stop: The first byte that is not wanted any more, after `start`; None for all that come.
 
         Raises:
             SourceChanged: It has another version or size now.
@@ -76,3 +83,8 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+
+
+def byte_range(start: int, stop: int | None) -> str:
+    """Return the value of the header `Range` that asks for bytes from one on, up to another one or to the end."""
+    return f"bytes={start}-{'' if stop is None else stop - 1}"

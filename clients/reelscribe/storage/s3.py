@@ -24,6 +24,7 @@ from reelscribe.storage.objects import (
     CONNECTIONS,
     READ_BYTES,
     StoredObject,
+    byte_range,
 )
 
 _ATTEMPTS = 8
@@ -82,15 +83,15 @@ class S3Store:
                     last = key
                     yield StoredObject(f"{start}/{each['Key']}", each["Size"], each.get("ETag", ""), _seconds(each))
 
-    def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
-        """Yield the content of an object from a byte on."""
+    def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Yield the content of an object from a byte on, up to another one."""
         bucket, key = split_object(stored.address)
         conditions = {"IfMatch": stored.version} if stored.version else {}
         with self._errors(stored.address):
-            answer = self._client.get_object(Bucket=bucket, Key=key, Range=f"bytes={start}-", **conditions)
+            answer = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range(start, stop), **conditions)
             with closing(answer["Body"]) as body:  # entering it would give what is below, whose errors are others
-                size = answer["ContentLength"] + start
-                if size != stored.size or (stored.version and answer.get("ETag") != stored.version):
+                size = answer.get("ContentRange", "").rpartition("/")[2] or str(answer["ContentLength"])
+                if size != str(stored.size) or (stored.version and answer.get("ETag") != stored.version):
                     raise SourceChanged("it was changed while it was being read; run the same command again")
                 read: Callable[[int], bytes] = body.read
                 while block := read(READ_BYTES):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 from reelscribe.errors import MediaError, UsageError
-from reelscribe.storage.address import is_web_address
+from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import CONNECTIONS, STALL_SECONDS, ObjectStore
 
 
@@ -30,10 +30,10 @@ class Stores:
         Raises:
             UsageError: A package that it needs is not installed.
         """
-        kind = "web" if is_web_address(address) else address.partition("://")[0].lower()
+        kind = _kind(address)
         with self._lock:
             if kind not in self._opened:
-                self._opened[kind] = _open(kind, self._stall_seconds)
+                self._opened[kind] = self._open(kind)
             return self._opened[kind]
 
     def stats(self, addresses: Sequence[str]) -> Sequence[str]:
@@ -60,18 +60,30 @@ class Stores:
                 store.close()
             self._opened.clear()
 
+    def _open(self, kind: str) -> ObjectStore:
+        # Each is imported when it is first needed, as few runs read from stores, and some kinds need extras.
+        if kind == "web":
+            from reelscribe.storage.web import WebStore
 
-def _open(kind: str, stall_seconds: float) -> ObjectStore:
-    # Each is imported when it is first needed, as few runs read from stores, and some kinds need extras.
-    if kind == "web":
-        from reelscribe.storage.web import WebStore
+            return WebStore(self._stall_seconds)
+        if kind in ("tar", "file"):
+            from reelscribe.storage.archives import FileStore, TarStore
 
-        return WebStore(stall_seconds)
-    try:
-        from reelscribe.storage.s3 import S3Store
-    except ImportError:
-        raise UsageError(
-            "s3://: expected the package boto3, which reads from such stores, found none; install it with"
-            " pip install 'reelscribe[s3]'"
-        ) from None
-    return S3Store(stall_seconds)
+            return TarStore(self.of) if kind == "tar" else FileStore()
+        try:
+            from reelscribe.storage.s3 import S3Store
+        except ImportError:
+            raise UsageError(
+                "s3://: expected the package boto3, which reads from such stores, found none; install it with"
+                " pip install 'reelscribe[s3]'"
+            ) from None
+        return S3Store(self._stall_seconds)
+
+
+def _kind(name: str) -> str:
+    """Return which kind of store a source or an archive is in."""
+    if is_member(name):
+        return "tar"
+    if is_web_address(name):
+        return "web"
+    return name.partition("://")[0].lower() if is_address(name) else "file"

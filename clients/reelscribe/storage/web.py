@@ -28,6 +28,7 @@ from reelscribe.storage.objects import (
     CONNECTIONS,
     READ_BYTES,
     StoredObject,
+    byte_range,
 )
 
 _REDIRECTS = {301, 302, 303, 307, 308}
@@ -69,17 +70,18 @@ class WebStore:
             f"{address}: expected the address of a file, as web servers cannot list folders; give each file's address"
         )
 
-    def read(self, stored: StoredObject, start: int = 0) -> Iterator[bytes]:
-        """Yield the content of a file from a byte on."""
-        with self._answer(stored.address, {"Range": f"bytes={start}-"} if start else {}) as answer:
+    def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Yield the content of a file from a byte on, up to another one."""
+        headers = {"Range": byte_range(start, stop)} if start or stop is not None else {}
+        with self._answer(stored.address, headers) as answer:
             if (_size(answer), _version(answer.headers)) != (stored.size, stored.version):
                 raise SourceChanged("it was changed while it was being read; run the same command again")
-            left = start if answer.status == 200 else 0  # the server sends all of it
+            at = 0 if answer.status == 200 else start  # a server without ranges sends all of it
             with _connection_errors():
-                while block := answer.read1(READ_BYTES):
-                    if left < len(block):
-                        yield block[left:]
-                    left = max(0, left - len(block))
+                while (stop is None or at < stop) and (block := answer.read1(READ_BYTES)):
+                    if wanted := block[max(0, start - at) : None if stop is None else stop - at]:
+                        yield wanted
+                    at += len(block)
 
     def close(self) -> None:
         """Close all connections."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.storage.address import is_address
+from reelscribe.storage.address import is_stored
 from reelscribe.viewer.index.saved_record import SavedRecord
 from reelscribe.viewer.index.source_row import BadLine, SourceRow, path_bytes
 from reelscribe.viewer.pages.views import Playback
@@ -110,8 +110,8 @@ class MediaFiles:
         return ""
 
     def _open(self, row: SourceRow) -> int:
-        if is_address(row.path):
-            raise MediaRefused(f"{row.path} is in a store, and only files of this machine are played")
+        if is_stored(row.path):
+            raise MediaRefused(f"{row.path} is in a store or an archive, and only files of this machine are played")
         try:
             path = path_bytes(row.path)
             # O_NONBLOCK: opening a pipe would wait for its other end.

@@ -1,0 +1,161 @@
+"""Members of .tar archives: what is listed, what lies beside them, how they are read, and hostile archives."""
+
+import io
+import json
+import tarfile
+import tracemalloc
+
+import boto3
+import pytest
+
+from reelscribe.contract.source import VIDEO_SUFFIXES
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged
+from reelscribe.storage.search import find_members
+from reelscribe.storage.stores import Stores
+from support.stores import s3_server, web_server
+
+
+@pytest.fixture
+def stores():
+    stores = Stores(5.0)
+    yield stores
+    stores.close()
+
+
+def write_tar(path, members: dict[str, bytes], kind=tarfile.PAX_FORMAT, **attributes) -> str:
+    with tarfile.open(path, "w", format=kind) as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            for attribute, value in attributes.items():
+                setattr(info, attribute, value)
+            tar.addfile(info, io.BytesIO(content))
+    return str(path)
+
+
+SHARD = {
+    "a/000.mp4": b"first",
+    "a/000.json": b'{"title": "One", "n": [1, NaN]}',
+    "a/000.txt": "Größe".encode(),
+    "a/001.caption.txt": b"two",
+    "a/001.mp4": b"second",
+    "a/002.mp4": b"",
+    "a/.hidden.mp4": b"x",
+    "a/003.jpg": b"picture",
+    "../../etc/004.mp4": b"outside",
+    "/005.mp4": b"root",
+    "a\nb\x1b[2J/006.mp4": b"control",
+    "long/" * 1000 + "007.mp4": b"long name",
+    "big.mp4": bytes(range(256)) * 400,
+}
+VIDEOS = [name for name in SHARD if name.endswith(".mp4") and ".hidden" not in name]
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_media_in_an_archive_are_found_and_read_in_place(stores, tmp_path, kind):
+    shard = write_tar(tmp_path / "s.tar", SHARD, kind)
+    found = list(find_members(shard, VIDEO_SUFFIXES, stores))
+    assert [each.address for each in found] == [f"{shard}::{name}" for name in VIDEOS]
+    for name, each in zip(VIDEOS, found, strict=True):
+        assert b"".join(stores.of(each.address).read(each)) == SHARD[name]
+    big = found[-1]
+    assert b"".join(stores.of(big.address).read(big, 1000, 1500)) == SHARD["big.mp4"][1000:1500]
+
+
+def test_what_lies_beside_a_member_comes_with_it(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", SHARD)
+    beside = [each.extra and json.loads(each.extra) for each in find_members(shard, VIDEO_SUFFIXES, stores)]
+    assert beside[:3] == [{"json": {"title": "One", "n": [1, None]}, "txt": "Größe"}, {"caption.txt": "two"}, None]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 50_000, b" " * 70_000])
+def test_what_cannot_be_taken_from_beside_a_member_is_null(stores, tmp_path, content):
+    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x", "0.json": content})
+    (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
+    assert json.loads(found.extra) == {"json": None}
+
+
+def test_one_member_can_be_named(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", SHARD)
+    stored = stores.of(f"{shard}::big.mp4").info(f"{shard}::big.mp4")
+    assert b"".join(stores.of(stored.address).read(stored)) == SHARD["big.mp4"]
+    with pytest.raises(NoSuchObject, match="no such member"):
+        stores.of(stored.address).info(f"{shard}::none.mp4")
+
+
+def test_an_archive_that_was_changed_is_not_read(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", SHARD)
+    *_, stored = find_members(shard, VIDEO_SUFFIXES, stores)
+    write_tar(tmp_path / "s.tar", {"x.mp4": b"y" * 200_000})
+    with pytest.raises(SourceChanged, match="its archive was changed"):
+        b"".join(stores.of(stored.address).read(stored))
+
+
+def test_archives_in_stores_are_read_by_ranges(stores, tmp_path, monkeypatch):
+    (folder := tmp_path / "b").mkdir()
+    write_tar(folder / "s.tar", {f"{k}.mp4": bytes([k]) * 300_000 for k in range(8)})
+    with s3_server(monkeypatch, folder) as bucket, web_server(folder) as (web, address):
+        for shard, server in (("s3://bucket/s.tar", bucket), (f"{address}/s.tar", web)):
+            found = list(find_members(shard, VIDEO_SUFFIXES, stores))
+            assert [each.address for each in found] == [f"{shard}::{k}.mp4" for k in range(8)]
+            size = (folder / "s.tar").stat().st_size
+            assert server.sent["s.tar"] < size / 10
+            assert b"".join(stores.of(shard + "::").read(found[3])) == bytes([3]) * 300_000
+            assert server.sent["s.tar"] < size / 10 + 320_000
+        boto3.client("s3").put_object(Bucket="bucket", Key="s.tar", Body=b"other")
+        with pytest.raises(SourceChanged):
+            b"".join(stores.of("s3://bucket/s.tar::").read(found[3]._replace(address="s3://bucket/s.tar::3.mp4")))
+
+
+def hostile(tmp_path) -> dict[str, bytes]:
+    """Archives with one fault each."""
+    good = (tmp_path / "good.tar").read_bytes()
+    huge = bytearray(good)
+    huge[124:136] = b"77777777777\0"  # the size of the first member
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 2**33
+    pax = tarfile.TarInfo("pax")
+    pax.type, pax.size = tarfile.XHDTYPE, 2**33
+    return {
+        "empty": b"",
+        "no archive": b"this is text" * 1000,
+        "compressed": b"\x1f\x8b" + bytes(5000),
+        "cut": good[: len(good) // 2 - 3000],
+        "a size that lies": bytes(huge),
+        "a name of 8 GB": long.tobuf(tarfile.GNU_FORMAT) + bytes(5000),
+        "attributes of 8 GB": pax.tobuf(tarfile.PAX_FORMAT) + bytes(5000),
+    }
+
+
+NUMBER = 7
+
+
+@pytest.mark.parametrize("number", range(NUMBER))
+def test_hostile_archives_are_one_error(stores, tmp_path, number):
+    write_tar(tmp_path / "good.tar", {"a.mp4": b"x" * 50_000, "b.mp4": b"y" * 50_000})
+    every = hostile(tmp_path)
+    assert len(every) == NUMBER
+    (tmp_path / "bad.tar").write_bytes(list(every.values())[number])
+    with pytest.raises(MediaError, match="expected"):
+        list(find_members(str(tmp_path / "bad.tar"), VIDEO_SUFFIXES, stores))
+
+
+def test_links_devices_and_folders_in_archives_are_no_sources(stores, tmp_path):
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+            info = tarfile.TarInfo(f"{kind.decode()}.mp4")
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+    assert list(find_members(str(tmp_path / "s.tar"), VIDEO_SUFFIXES, stores)) == []
+
+
+def test_many_members_take_no_memory(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", {f"{k:05}.mp4": b"x" for k in range(3000)})
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in find_members(shard, VIDEO_SUFFIXES, stores))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 3000
+    assert peak < 1_000_000  # without what each header takes
