@@ -6,7 +6,7 @@ import pytest
 
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
-from reelscribe.run.file_search import Selection, check_names, find_sources
+from reelscribe.run.file_search import Found, Selection, check_names, find_sources
 from reelscribe.storage.stores import Stores
 
 
@@ -74,3 +74,12 @@ def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tm
         (tmp_path / name).touch()
     (tmp_path / "a" / "circle").symlink_to(tmp_path)
     assert paths([str(tmp_path)]) == sorted(str(tmp_path / name) for name in names)
+
+
+def test_a_file_that_is_being_written_is_left_until_it_rests(library):
+    file, waiting = Found(str(library / "b.mp4")), Selection(rest_seconds=3600)
+    os.utime(file.path, (0, 0))  # a copy may keep the time of the original
+    assert not waiting.takes(file)
+    assert Selection().takes(file)
+    assert waiting.takes(Found("s3://bucket/b.mp4"))  # objects appear whole
+    assert waiting.takes(Found(str(library / "gone.mp4")))

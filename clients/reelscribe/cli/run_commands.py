@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -13,7 +14,7 @@ from contextlib import (
 )
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,7 +38,7 @@ from reelscribe.cli.options.summary import SummaryOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten, on_command_line
 from reelscribe.cli.result_commands import describe_written
-from reelscribe.errors import UsageError, printable
+from reelscribe.errors import ServerError, UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import ModelSpec, TrackSpec
@@ -47,6 +48,9 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.reporting.summary import Summary
     from reelscribe.results.records import Kind
     from reelscribe.run.driver import Run
+
+_SERVER_TRIES = 15
+"""Number of times in a row that a run of --watch may find no server."""
 
 
 @flatten
@@ -241,6 +245,8 @@ def run_command(
     check_formats(formats)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
+    if options.watch and (options.dry_run or options.limit):
+        raise UsageError("--watch: expected it without --dry-run and --limit, which are for one run")
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
@@ -250,24 +256,68 @@ def run_command(
         else:
             typer.echo(printable(str(plan)))
         return
-    try:
-        with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            summary, kinds = asyncio.run(_run(options, cluster, tracks, display, thumbnails))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    exporting = bool(formats) and not summary.interrupted
-    _report(options, progress, summary, exporting=exporting)
-    if exporting:
-        timed = [kind for kind in kinds if kind != "summary"]
-        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
-        shown = chosen or of_kind
-        lines: list[str] = []
-        exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)
-        _report_export(options, progress, exported, lines)
-    if summary.interrupted:
-        raise KeyboardInterrupt
-    if summary.failed:
+
+    def run_and_export() -> tuple[Summary, bool]:
+        try:
+            with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
+                summary, kinds, was_told_to_stop = asyncio.run(_run(options, cluster, tracks, display, thumbnails))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        exporting = bool(formats) and not summary.interrupted
+        _report(options, progress, summary, exporting=exporting)
+        if exporting:
+            timed = [kind for kind in kinds if kind != "summary"]
+            of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
+            shown = chosen or of_kind
+            lines: list[str] = []
+            exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)
+            _report_export(options, progress, exported, lines)
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        return summary, was_told_to_stop
+
+    summary = _watch(options, tracks, run_and_export) if options.watch else run_and_export()[0]
+    if summary and summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+def _watch(
+    options: RunOptions, tracks: Sequence[TrackSpec], run_and_export: Callable[[], tuple[Summary, bool]]
+) -> Summary | None:
+    """Run whenever there is something new, until interrupted; return the outcome of the last run, if there was one.
+
+    A server that is gone between two runs is waited for as long as within one.
+    """
+    from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
+    from reelscribe.run.watching import Watch
+
+    suffixes = MEDIA_SUFFIXES if any(track.needs_audio for track in tracks) else VIDEO_SUFFIXES
+    watch, summary, refused = Watch(options.names, suffixes, options.selection), None, 0
+    while True:
+        try:
+            gc.collect()  # the memory that decode processes share goes only with the objects of a run, which form cycles
+            asyncio.run(_until_interrupt(watch.wait()))
+        except asyncio.CancelledError:
+            return summary
+        try:
+            (summary, is_told_to_stop), refused = run_and_export(), 0
+            if is_told_to_stop:
+                return summary
+        except ServerError as error:
+            refused += 1
+            if summary is None or refused > _SERVER_TRIES:
+                raise
+            typer.echo(f"reelscribe: {printable(str(error))}; trying again in a minute", err=True)
+            watch.look_again()
+
+
+async def _until_interrupt(waiting: Coroutine[Any, Any, None]) -> None:
+    """Wait for something; SIGINT and SIGTERM cancel that."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sig, task.cancel)
+    await waiting
 
 
 def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:
@@ -308,17 +358,17 @@ async def _run(
     tracks: Sequence[TrackSpec],
     progress: Progress,
     thumbnails: int | None,
-) -> tuple[Summary, list[Kind]]:
-    """Return the outcome of a run, and the kinds of annotations that it has made."""
+) -> tuple[Summary, list[Kind], bool]:
+    """Return the outcome of a run, the kinds of annotations that it has made, and whether it was told to stop."""
     async with _opened(options, cluster, tracks, progress, thumbnails) as run:
-        _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(options.names()), run.kinds
+        told = _stop_on_interrupt(run.stop, progress.message)
+        return await run.run(options.names), run.kinds, told.is_set()
 
 
 async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
     """Find out what the run would do."""
     async with _opened(options, cluster, tracks) as run:
-        return await run.plan(options.names())
+        return await run.plan(options.names)
 
 
 @asynccontextmanager
@@ -369,9 +419,13 @@ def _metrics_served(progress: Progress, port: int | None) -> AbstractContextMana
     return metrics_served(progress, port)
 
 
-def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) -> None:
-    """At the first SIGINT or SIGTERM, finish the requests in flight; at the second, cancel the run."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) -> asyncio.Event:
+    """At the first SIGINT or SIGTERM, finish the requests in flight; at the second, cancel the run.
+
+    Returns:
+        Is set at the first one, which may come when all is done.
+    """
+    loop, task, told = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
     assert task is not None
     signals = (signal.SIGINT, signal.SIGTERM)
 
@@ -382,7 +436,9 @@ def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) ->
         for sig in signals:
             loop.add_signal_handler(sig, cancel)
         show("finishing what is in progress; interrupt again to stop at once")
+        told.set()
         stop()
 
     for sig in signals:
         loop.add_signal_handler(sig, finish)
+    return told

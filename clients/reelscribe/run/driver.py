@@ -216,7 +216,8 @@ class Run:
         suffixes = MEDIA_SUFFIXES if self._nodes.takes_audio else VIDEO_SUFFIXES
         stores = Stores(self._spool.stall_seconds)
         stack.callback(stores.close)
-        await asyncio.to_thread(check_names, names, suffixes, self._selection, stores)
+        if not self._selection.rest_seconds:  # where sources are waited for, some names have none yet
+            await asyncio.to_thread(check_names, names, suffixes, self._selection, stores)
         listing = stack.enter_context(Listing(names, suffixes, self._selection, stores))
         await stack.enter_async_context(self._nodes)
         return listing

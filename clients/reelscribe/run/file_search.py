@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -63,9 +64,12 @@ class Selection:
     """When a source must have been written at the earliest, in seconds since 1970; None for any time. One of which
     nobody can tell the time belongs to the run."""
 
+    rest_seconds: float = 0.0
+    """For how long nobody must have written to a file, in seconds. What is in a store is taken at once."""
+
     def takes(self, found: Found) -> bool:
         """Return whether a source belongs to the run."""
-        if not self.fits(found.path):
+        if not self.fits(found.path) or (self.rest_seconds and not self._has_rested(found.path)):
             return False
         if self.shard:
             number, parts = self.shard
@@ -77,6 +81,14 @@ class Selection:
     def fits(self, path: str) -> bool:
         """Return whether the globs let in a source."""
         return (not self.include or fits_any(path, self.include)) and not fits_any(path, self.exclude)
+
+    def _has_rested(self, path: str) -> bool:
+        if is_stored(path):
+            return True
+        try:  # the time of the last change, which programs that copy files cannot set back
+            return os.stat(path).st_ctime <= time.time() - self.rest_seconds
+        except (OSError, ValueError):
+            return True  # its record tells why it cannot be read
 
 
 def _modified(found: Found) -> float | None:

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -16,6 +16,7 @@ from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError, brief
 from reelscribe.run.file_search import Selection
 from reelscribe.run.source_list import SourceList
+from reelscribe.run.watching import REST_SECONDS
 from reelscribe.storage.spool import SpoolOptions
 
 T = TypeVar("T")
@@ -105,6 +106,10 @@ class RunOptions:
             metavar="TIME", help="Take only sources written since then: a date, a date with a time, or 7d, 12h or 30m."
         ),
     ] = None
+    watch: Annotated[
+        bool,
+        source_option("--watch", help="When all is done, go on with sources that appear, until interrupted."),
+    ] = False
     retry_failed: Annotated[
         bool,
         source_option(
@@ -144,8 +149,9 @@ class RunOptions:
         ),
     ] = None
 
+    @cached_property
     def names(self) -> list[str | SourceList]:
-        """Return the names of sources, and the lists. Raises UsageError if a list cannot be read."""
+        """The names of sources, and the lists. Raises UsageError if a list cannot be read."""
         if self.null and not self.lists:
             raise UsageError("--null: expected --from with it, got none")
         return [*(self.sources or ()), *(SourceList(path, null=self.null) for path in self.lists or ())]
@@ -158,6 +164,7 @@ class RunOptions:
             self.exclude or (),
             None if self.shard is None else _shard(self.shard),
             None if self.newer_than is None else _time(self.newer_than),
+            REST_SECONDS if self.watch else 0.0,
         )
 
     @property

@@ -1,0 +1,74 @@
+"""`--watch`: a run goes on with sources that appear, and ends when it is told to."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from support.patience import PATIENCE
+
+FASTER = """
+from reelscribe.run import watching
+watching.LOOK_SECONDS = watching.RETRY_SECONDS = 0.05
+watching.REST_SECONDS = 0.5
+from reelscribe.cli import app
+app()
+"""
+
+
+@contextmanager
+def watching(out, *names, options=()):
+    """A command that watches, for which waiting is short."""
+    command = [sys.executable, "-c", FASTER, "shots", "--watch", "--out", out, *options, *names]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def records(out) -> dict[str, dict]:
+    if not (out / "annotations.jsonl").exists():
+        return {}
+    found = map(json.loads, (out / "annotations.jsonl").read_text().splitlines())
+    return {os.path.basename(record["source"]["path"]): record for record in found}
+
+
+def wait_for(out, names: set[str], process) -> dict[str, dict]:
+    """The records, when there are these."""
+    ends = time.monotonic() + PATIENCE
+    while set(found := records(out)) != names:
+        assert time.monotonic() < ends
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_goes_on_with_files_that_appear_until_it_is_told_to_stop(media, tmp_path, sig):
+    (library := tmp_path / "library").mkdir()
+    (empty := tmp_path / "empty").mkdir()
+    with watching(tmp_path / "out", empty, library, options=["--format", "csv"]) as process:
+        shutil.copy(media / "old.avi", library)
+        wait_for(tmp_path / "out", {"old.avi"}, process)
+        shutil.copy(media / "same-640x360.webm", library)
+        found = wait_for(tmp_path / "out", {"old.avi", "same-640x360.webm"}, process)
+        assert all(record["status"] == "ok" for record in found.values())
+        process.send_signal(sig)
+        assert process.wait(PATIENCE) in (0, 130)  # 130 if it came during the export
+    assert (tmp_path / "out" / "sources.csv").exists()
+
+
+def test_what_never_can_appear_is_refused(tmp_path):
+    with watching(tmp_path / "out", tmp_path / "missing") as process:
+        assert process.wait(PATIENCE) == 2
+        assert "expected a folder, a glob or an address to watch, found nothing there" in process.stderr.read()
+    with watching(tmp_path / "out", tmp_path, options=["--limit", "1"]) as process:
+        assert process.wait(PATIENCE) == 2
+        assert "--watch: expected it without --dry-run and --limit" in process.stderr.read()
