@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -13,11 +13,13 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reelscribe._tasks import cancel_all
 from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
@@ -238,11 +240,9 @@ def run_command(
     """
     from stamina.instrumentation import set_on_retry_hooks
 
-    from reelscribe.export.formats import CUE_SOURCES, check_formats, export
-    from reelscribe.results.annotations import NAME
+    from reelscribe.export.formats import CUE_SOURCES, check_formats
 
-    formats = options.formats or []
-    check_formats(formats)
+    check_formats(options.formats or [])
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
     if options.watch and (options.dry_run or options.limit):
@@ -257,32 +257,47 @@ def run_command(
             typer.echo(printable(str(plan)))
         return
 
-    def run_and_export() -> tuple[Summary, bool]:
-        try:
-            with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-                summary, kinds, was_told_to_stop = asyncio.run(_run(options, cluster, tracks, display, thumbnails))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        exporting = bool(formats) and not summary.interrupted
-        _report(options, progress, summary, exporting=exporting)
-        if exporting:
-            timed = [kind for kind in kinds if kind != "summary"]
-            of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
-            shown = chosen or of_kind
-            lines: list[str] = []
-            exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)
-            _report_export(options, progress, exported, lines)
-        if summary.interrupted:
-            raise KeyboardInterrupt
-        return summary, was_told_to_stop
+    async def annotate(interrupts: _Interrupts | None = None) -> tuple[Summary, list[Kind]]:
+        with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
+            return await _run(options, cluster, tracks, display, thumbnails, interrupts or _Interrupts())
 
-    summary = _watch(options, tracks, run_and_export) if options.watch else run_and_export()[0]
+    finish = partial(_finish, options, progress, chosen)
+    try:
+        if options.watch:
+            summary = asyncio.run(_watch(options, tracks, annotate, finish))
+        else:
+            summary, kinds = asyncio.run(annotate())
+            finish(summary, kinds)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    if summary and summary.interrupted:
+        raise KeyboardInterrupt
     if summary and summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
-def _watch(
-    options: RunOptions, tracks: Sequence[TrackSpec], run_and_export: Callable[[], tuple[Summary, bool]]
+def _finish(
+    options: RunOptions, progress: Progress, cues: CueSource | None, summary: Summary, kinds: Sequence[Kind]
+) -> None:
+    """Report what a run has done, and export to the formats of --format if it is complete."""
+    from reelscribe.export.formats import CUE_SOURCES, export
+    from reelscribe.results.annotations import NAME
+
+    exporting = bool(options.formats) and not summary.interrupted
+    _report(options, progress, summary, exporting=exporting)
+    if exporting:
+        timed = [kind for kind in kinds if kind != "summary"]
+        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
+        lines: list[str] = []
+        exported = export(options.out / NAME, options.out, options.formats or [], cues or of_kind, tell=lines.append)
+        _report_export(options, progress, exported, lines)
+
+
+async def _watch(
+    options: RunOptions,
+    tracks: Sequence[TrackSpec],
+    annotate: Callable[[_Interrupts], Awaitable[tuple[Summary, list[Kind]]]],
+    finish: Callable[[Summary, Sequence[Kind]], None],
 ) -> Summary | None:
     """Run whenever there is something new, until interrupted; return the outcome of the last run, if there was one.
 
@@ -292,32 +307,27 @@ def _watch(
     from reelscribe.run.watching import Watch
 
     suffixes = MEDIA_SUFFIXES if any(track.needs_audio for track in tracks) else VIDEO_SUFFIXES
-    watch, summary, refused = Watch(options.names, suffixes, options.selection), None, 0
+    watch, interrupts = Watch(options.names, suffixes, options.selection), _Interrupts()
+    told, summary, refused = asyncio.create_task(interrupts.told.wait()), None, 0
     while True:
-        try:
-            gc.collect()  # the memory that decode processes share goes only with the objects of a run, which form cycles
-            asyncio.run(_until_interrupt(watch.wait()))
-        except asyncio.CancelledError:
+        interrupts.stops(lambda: None, lambda text: None)
+        gc.collect()  # the objects of a run form cycles, and keep the memory of its decode processes
+        waiting = asyncio.create_task(watch.wait())
+        await asyncio.wait((waiting, told), return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            await cancel_all([waiting])
             return summary
+        waiting.result()
         try:
-            (summary, is_told_to_stop), refused = run_and_export(), 0
-            if is_told_to_stop:
-                return summary
+            (summary, kinds), refused = await annotate(interrupts), 0
         except ServerError as error:
             refused += 1
             if summary is None or refused > _SERVER_TRIES:
                 raise
             typer.echo(f"reelscribe: {printable(str(error))}; trying again in a minute", err=True)
             watch.look_again()
-
-
-async def _until_interrupt(waiting: Coroutine[Any, Any, None]) -> None:
-    """Wait for something; SIGINT and SIGTERM cancel that."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for sig in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sig, task.cancel)
-    await waiting
+        else:
+            finish(summary, kinds)
 
 
 def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:
@@ -358,11 +368,12 @@ async def _run(
     tracks: Sequence[TrackSpec],
     progress: Progress,
     thumbnails: int | None,
-) -> tuple[Summary, list[Kind], bool]:
-    """Return the outcome of a run, the kinds of annotations that it has made, and whether it was told to stop."""
+    interrupts: _Interrupts,
+) -> tuple[Summary, list[Kind]]:
+    """Return the outcome of a run, and the kinds of annotations that it has made."""
     async with _opened(options, cluster, tracks, progress, thumbnails) as run:
-        told = _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(options.names), run.kinds, told.is_set()
+        interrupts.stops(run.stop, progress.message)
+        return await run.run(options.names), run.kinds
 
 
 async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
@@ -419,26 +430,33 @@ def _metrics_served(progress: Progress, port: int | None) -> AbstractContextMana
     return metrics_served(progress, port)
 
 
-def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) -> asyncio.Event:
-    """At the first SIGINT or SIGTERM, finish the requests in flight; at the second, cancel the run.
+class _Interrupts:
+    """At the first SIGINT or SIGTERM, what is in progress is finished; at the second, the task is cancelled.
 
-    Returns:
-        Is set at the first one, which may come when all is done.
+    One belongs to an event loop until its end: handlers of signals that come and go with runs would lose those between.
     """
-    loop, task, told = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
-    assert task is not None
-    signals = (signal.SIGINT, signal.SIGTERM)
 
-    def cancel() -> None:
-        task.cancel()
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        """Is set at the first signal."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._stop: Callable[[], object] = task.cancel  # nothing is in progress yet
+        self._show: Callable[[str], None] = lambda text: None
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(sig, self._interrupted)
 
-    def finish() -> None:
-        for sig in signals:
-            loop.add_signal_handler(sig, cancel)
-        show("finishing what is in progress; interrupt again to stop at once")
-        told.set()
-        stop()
+    def stops(self, stop: Callable[[], object], show: Callable[[str], None]) -> None:
+        """Set what stops what is in progress from now on, and what shows a message."""
+        self._stop, self._show = stop, show
+        if self.told.is_set():
+            stop()
 
-    for sig in signals:
-        loop.add_signal_handler(sig, finish)
-    return told
+    def _interrupted(self) -> None:
+        if self.told.is_set():
+            self._task.cancel()
+            return
+        self.told.set()
+        self._show("finishing what is in progress; interrupt again to stop at once")
+        self._stop()
