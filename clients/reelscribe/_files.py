@@ -1,10 +1,12 @@
 """Files and folders that others use at the same time.
 
-Folder locks, files that appear only when they are complete, and sources that may change while they are read.
+Folder locks, files and folders that appear only when they are complete, and sources that may change while they are
+read.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import time
@@ -19,6 +21,8 @@ from reelscribe.errors import OutputError, SourceChanged
 SETTLED_SECONDS = 0.02
 """A file that was written to longer ago has another `file_stat` after the next write. Linux before 6.13 gives all
 writes within a tick of its clock, up to 10 ms, the same time."""
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
@@ -134,6 +138,30 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     finally:
         if not durable:
             partial.unlink(missing_ok=True)
+
+
+def replace_folder(path: Path, new: Path) -> None:
+    """Put a complete folder in the place of an older one, which gets the name of the new one.
+
+    Whoever opens `path` finds one of the two at any time: they exchange their names in one step. Where the file system
+    cannot do that, as NFS, the older folder is called `<path>.old` for a moment, in which there is none at `path`.
+
+    Args:
+        path: The older folder, which may be missing; then the new one is only renamed.
+        new: The new folder, in the same folder as the older one.
+
+    Raises:
+        OSError: The operating system refused to rename a folder.
+    """
+    if not path.exists():
+        new.rename(path)
+        return
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # some C libraries lack it
+    if rename and not rename(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(new), _RENAME_EXCHANGE):
+        return
+    old = path.rename(path.with_name(f"{path.name}.old"))
+    new.rename(path)
+    old.rename(new)
 
 
 def file_stat(file: str | int) -> str:

@@ -28,7 +28,7 @@ def test_a_csv_has_a_row_for_each_described_clip(tmp_path):
 def test_a_parquet_file_of_clips_has_types_and_exact_values(tmp_path):
     flagged = clip(0, 2, "=a\0\ud800", json={"who": ["é", -1.5, None]}, flags=["repetition"])
     out = exported(tmp_path, [clips_record("a.mp4", flagged, clip(2, 4, "x", avg_logprob=None))], "parquet")
-    table = parquet.read_table(out / "clips.parquet")
+    table = parquet.read_table(out / "parquet/clips")
     text, number, integer = pa.string(), pa.float64(), pa.int64()
     flags = pa.list_(text)
     assert table.schema.types == [
@@ -46,7 +46,7 @@ def test_a_parquet_file_of_clips_has_types_and_exact_values(tmp_path):
 def test_json_can_be_parsed_from_any_table(tmp_path, answer):
     out = exported(tmp_path, [clips_record("a.mp4", clip(0, 2, "x", json=answer))], "csv", "parquet")
     assert json.loads(rows(out / "clips.csv")[1][5].removeprefix("'")) == answer
-    assert json.loads(parquet.read_table(out / "clips.parquet")["json"][0].as_py()) == answer
+    assert json.loads(parquet.read_table(out / "parquet/clips")["json"][0].as_py()) == answer
 
 
 def test_tables_of_shots_have_a_row_for_each_shot_and_what_found_it(tmp_path):
@@ -59,7 +59,7 @@ def test_tables_of_shots_have_a_row_for_each_shot_and_what_found_it(tmp_path):
         ["a.mp4", "2.0", "7200.5", "20", "72005", "cut"],
         ["b.mp4", "0.0", "1.0", "0", "10", ""],
     ]
-    table = parquet.read_table(out / "shots.parquet")
+    table = parquet.read_table(out / "parquet/shots")
     assert table.schema.types == [pa.string(), *[pa.float64()] * 2, *[pa.int64()] * 2, *[pa.string()] * 4]
     assert table["model_name"].to_pylist() == ["some/model", "some/model", None]
     assert table["model_revision"].to_pylist() == ["abc", "abc", None]
@@ -72,7 +72,7 @@ def test_the_table_of_sources_counts_clips_and_shots(tmp_path):
         clips_record("clips.mp4"),
         record("old.mp4"),
     ]
-    table = parquet.read_table(exported(tmp_path, values, "parquet") / "sources.parquet")
+    table = parquet.read_table(exported(tmp_path, values, "parquet") / "parquet/sources")
     assert table.select(["clips", "clip_failures", "shots"]).to_pylist() == [
         {"clips": 2, "clip_failures": 1, "shots": 1},
         {"clips": 0, "clip_failures": 0, "shots": 0},

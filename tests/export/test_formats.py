@@ -163,7 +163,7 @@ def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
         export(path, out, ["csv", "parquet"])
     assert {path: path.read_bytes() for path in out.iterdir()} == older
     export(annotations(tmp_path, [record("a.mp4", "new")]), out, ["csv", "parquet"])
-    assert rows(out / "captions.csv")[1][3] == parquet.read_table(out / "captions.parquet")["text"][0].as_py() == "new"
+    assert rows(out / "captions.csv")[1][3] == parquet.read_table(out / "parquet/captions")["text"][0].as_py() == "new"
 
 
 @pytest.mark.parametrize("kinds", [[kind] for kind in FORMATS] + [["csv", "parquet"], ["parquet", "csv"]])

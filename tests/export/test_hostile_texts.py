@@ -53,7 +53,7 @@ def test_no_cell_of_csv_is_a_formula_or_obeyed_by_a_terminal(tmp_path):
         assert cell[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n")
         plain = "".join("\ufffd" if char in CONTROLS and char not in "\t\r\n" else char for char in text)
         assert cell in (plain, f"'{plain}")
-    assert parquet.read_table(out / "captions.parquet")["text"].to_pylist() == texts
+    assert parquet.read_table(out / "parquet/captions")["text"].to_pylist() == texts
 
 
 def test_a_record_is_one_line_that_no_terminal_obeys_and_has_the_same_texts(tmp_path):

@@ -84,13 +84,13 @@ def test_no_field_of_a_csv_is_a_formula_and_every_text_can_be_restored(captions)
 def test_a_source_that_is_named_like_a_formula_gets_an_apostrophe_in_csv_alone(tmp_path):
     out = exported(tmp_path, [record("=1+1.mp4", "x")], "csv", "parquet")
     assert rows(out / "captions.csv")[1][0] == "'=1+1.mp4"
-    assert parquet.read_table(out / "captions.parquet")["source"].to_pylist() == ["=1+1.mp4"]
+    assert parquet.read_table(out / "parquet/captions")["source"].to_pylist() == ["=1+1.mp4"]
 
 
 def test_a_parquet_file_has_types_and_exact_values(tmp_path):
     unread = record("b.mp4", source=unreadable("b.mp4"), media=None, status="error")
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
-    table = parquet.read_table(out / "captions.parquet")
+    table = parquet.read_table(out / "parquet/captions")
     text, number, integer = pa.string(), pa.float64(), pa.int64()
     types = [text, integer, number, text, integer, number, pa.list_(text), text, text, text]
     assert table.schema.types == types
@@ -108,7 +108,7 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
     timed = transcript_record("b.mp4", segments=[utterance(0, 1, "=three \udce9", words)])
     unread = transcript_record("c", source=unreadable("c"), audio=None, status="error")
     table = parquet.read_table(
-        exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "transcript.parquet"
+        exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "parquet/transcript"
     )
     text, seconds = pa.string(), pa.float64()
     word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text, "probability": seconds}))
@@ -136,7 +136,7 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
 
 def test_groups_of_a_parquet_file_hold_many_sources(tmp_path):
     records = [record(f"{k}.mp4", *["x"] * 1000) for k in range(70)]
-    file = parquet.ParquetFile(exported(tmp_path, records, "parquet") / "captions.parquet")
+    file = parquet.ParquetFile(exported(tmp_path, records, "parquet") / "parquet/captions/part-00000.parquet")
     assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [65536, 70_000 - 65536]
     assert file.read()["source"].to_pylist() == [f"{k}.mp4" for k in range(70) for _ in range(1000)]
 
@@ -144,14 +144,14 @@ def test_groups_of_a_parquet_file_hold_many_sources(tmp_path):
 def test_words_count_as_rows_in_the_size_of_a_group(tmp_path):
     spoken = utterance(0, 1, "a", evenly_spoken(["a"] * 15))
     out = exported(tmp_path, [transcript_record(f"{k}", segments=[spoken] * 1000) for k in range(9)], "parquet")
-    file = parquet.ParquetFile(out / "transcript.parquet")
+    file = parquet.ParquetFile(out / "parquet/transcript/part-00000.parquet")
     assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [4096, 4096, 9000 - 2 * 4096]
 
 
 def test_without_any_record_there_are_tables_without_rows(tmp_path):
     out = exported(tmp_path, [], *(name for name in FORMATS if name not in ("html", "txt")))
     assert sorted(path.name for path in out.rglob("*")) == ["sources.csv", "sources.parquet"]
-    assert parquet.read_table(out / "sources.parquet").num_rows == 0
+    assert parquet.read_table(out / "parquet/sources").num_rows == 0
 
 
 def test_a_table_of_sources_has_a_row_for_each_with_its_error(tmp_path):
@@ -159,7 +159,7 @@ def test_a_table_of_sources_has_a_row_for_each_with_its_error(tmp_path):
     error = {"type": "MediaError", "message": "it cannot be read"}
     failed = record("gone.mp4", source=gone, media=None, status="error", error=error, caption_settings=None)
     good = both(record("a.mp4", "x", "y"), transcript_record("a.mp4", "three"))
-    table = parquet.read_table(exported(tmp_path, [good, failed], "parquet") / "sources.parquet").to_pylist()
+    table = parquet.read_table(exported(tmp_path, [good, failed], "parquet") / "parquet/sources").to_pylist()
     assert [(row["source"], row["status"], row["error_type"], row["error_message"]) for row in table] == [
         ("a.mp4", "ok", None, None),
         ("gone.mp4", "error", "MediaError", "it cannot be read"),
@@ -199,13 +199,13 @@ def test_a_summary_is_a_row_where_there_is_one(tmp_path):
     without = record("b.mp4") | {"summary_settings": "c0"}
     out = exported(tmp_path, [with_summary(record("a.mp4", "x"), title="=1"), without], "csv", "parquet")
     assert rows(out / "summary.csv")[1:] == [["a.mp4", "'=1", "One. Two. Three.", "big dog talk"]]
-    (row,) = parquet.read_table(out / "summary.parquet").to_pylist()
+    (row,) = parquet.read_table(out / "parquet/summary").to_pylist()
     assert (row["title"], row["keywords"], row["model_name"]) == ("=1", ["big dog", "talk"], "some/model")
 
 
 def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
     out = exported(tmp_path, [clips_record("a.mp4", clip(0, 1, "x") | {"tokens": None})], "csv", "parquet")
-    assert parquet.read_table(out / "clips.parquet")["tokens"].to_pylist() == [None]
+    assert parquet.read_table(out / "parquet/clips")["tokens"].to_pylist() == [None]
     assert dict(zip(*rows(out / "clips.csv"), strict=True))["tokens"] == ""
 
 
@@ -216,5 +216,5 @@ def test_every_column_is_documented(tmp_path, table):
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
     rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]
     tables = [re.findall(r"`(\w+)`", " ".join(names)) for names in rows_of]
-    assert parquet.read_schema(out / f"{table}.parquet").names in tables
+    assert parquet.read_schema(out / f"parquet/{table}/part-00000.parquet").names in tables
     assert rows(out / f"{table}.csv")[0] in tables

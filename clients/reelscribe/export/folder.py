@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
-from reelscribe._files import atomic_file
+from reelscribe._files import atomic_file, replace_folder
 from reelscribe.errors import UsageError
 
 _MAX_PART_BYTES = 255  # limit of most file systems for a name without its folders
@@ -51,6 +51,41 @@ class ExportFolder:
             raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
         if listed:
             self.written.append(path)
+
+    @contextmanager
+    def folder(self, name: str, files: re.Pattern[str]) -> Iterator[Path]:
+        """Write files that appear together, in a folder of their own, only when all of them are complete.
+
+        They replace all files of an earlier export there.
+
+        Args:
+            name: Name of the folder below the folder; folders above it are created.
+            files: The names that exports give to files there.
+
+        Yields:
+            The folder to write to, `<name>.partial`, which is removed if the block fails.
+
+        Raises:
+            UsageError: The folder cannot be written, the block raised an OSError, or something is in the place of the
+                folder or in it that no export has put there.
+        """
+        path, partial = self.path / name, self.path / f"{name}.partial"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for each in (name, f"{name}.partial", f"{name}.old"):
+                self._check_replaceable(each, files)
+            self._remove_folder(f"{name}.partial", files)
+            self._remove_folder(f"{name}.old", files)
+            partial.mkdir()
+            try:
+                yield partial
+                self._check_replaceable(name, files)
+                replace_folder(path, partial)
+            finally:
+                self._remove_folder(f"{name}.partial", files)
+            self.written += sorted(path.iterdir())
+        except OSError as error:
+            raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
 
     def others(self, name: str, pattern: re.Pattern[str], current: Container[str]) -> list[str]:
         """Return the names of what earlier exports have put into a folder and this one has not.
@@ -109,9 +144,25 @@ class ExportFolder:
             UsageError: A file cannot be removed.
         """
         for each in self.others(name, pattern, current):
-            self.remove(f"{name}/{each}", files, ())
-            with suppress(OSError):  # the user has put something there
-                (self.path / name / each).rmdir()
+            self._remove_folder(f"{name}/{each}", files)
+
+    def _remove_folder(self, name: str, files: re.Pattern[str]) -> None:
+        self.remove(name, files, ())
+        with suppress(OSError):  # the user has put something there
+            (self.path / name).rmdir()
+
+    def _check_replaceable(self, name: str, files: re.Pattern[str]) -> None:
+        """Check that at a name below the folder is nothing but a folder with files of exports."""
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            others = [each for each in path.iterdir() if not files.fullmatch(each.name)]
+        else:
+            others = [path] if path.is_symlink() or path.exists() else []
+        if others:
+            raise UsageError(
+                f"export: {others[0]} was put there by no export; expected only files of exports in a folder that is"
+                " replaced as a whole; move it to another place, or export to another folder"
+            )
 
 
 def common_folder_of(paths: Iterable[str]) -> str:

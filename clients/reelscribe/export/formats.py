@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
@@ -21,7 +21,7 @@ from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.plain_text import text_writer
 from reelscribe.export.subtitles import CueSource, subrip, subtitle_writer, webvtt
-from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
+from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
 from reelscribe.viewer.site import SiteOptions
 
@@ -51,14 +51,14 @@ class _SourceFormat(_Format):
 
 @dataclass(frozen=True)
 class _TableFormat(_Format):
-    """A format of tables: a file for each table."""
+    """A format of tables."""
 
-    writer: Callable[[Path, Table[Any]], AbstractContextManager[WriteSource]]
-    """Writes a table to a path; yields a function that adds the rows of a source."""
+    writer: Callable[[ExportFolder, TableName], AbstractContextManager[WriteSource]]
+    """Takes the folder of the export and the name of a table; yields a function that adds the rows of a source."""
 
 
 @dataclass(frozen=True)
-class _SiteFormat(_Format):
+class _WholeFormat(_Format):
     """A format that needs all sources together, and reads them itself."""
 
     writer: Callable[[ExportFolder, Path, SiteOptions, Callable[[str], None]], None]
@@ -71,14 +71,31 @@ def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, t
     write_site(folder, annotations, options, tell)
 
 
-_FORMATS: Mapping[str, _SourceFormat | _TableFormat | _SiteFormat] = {
+def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
+    from pyarrow import CompressedOutputStream
+
+    with (
+        folder.file(f"{annotations.name}.zst") as path,
+        path.open("wb") as file,
+        CompressedOutputStream(file, "zstd") as compressed,  # a single frame: some readers end after the first
+    ):
+        for line in read_lines(annotations, bytes):
+            compressed.write(line)
+
+
+_FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
     "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), has_cues=True, library="pysubs2", extra="client"),
     "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), has_cues=True, library="pysubs2", extra="client"),
     "txt": _SourceFormat(lambda folder, common_folder, cues: text_writer(folder, common_folder), needs="transcript"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
+    "jsonl.zst": _WholeFormat(
+        lambda folder, annotations, options, tell: _write_compressed(folder, annotations),
+        library="pyarrow",
+        extra="parquet",
+    ),
     "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
-    "html": _SiteFormat(_write_site, library="jinja2", extra="client"),
+    "html": _WholeFormat(_write_site, library="jinja2", extra="client"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
 """The names of all formats. Those of subtitles and tables are also the suffixes of their files."""
@@ -96,7 +113,7 @@ def export(
 ) -> list[Path]:
     """Export the annotations of a run.
 
-    A file is called `<name>.partial` until it is whole; then it replaces an older file.
+    A file or the folder of a table is called `<name>.partial` until it is whole; then it replaces an older one.
 
     Args:
         annotations: Path of annotations.jsonl.
@@ -120,9 +137,9 @@ def export(
     folder = ExportFolder(out)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
     if kinds & {_SourceFormat, _TableFormat}:
-        _export_each(annotations, folder, formats, cues)
+        _export_each(annotations, folder, formats, cues, tell)
     for name, each in _FORMATS.items():
-        if name in formats and isinstance(each, _SiteFormat):
+        if name in formats and isinstance(each, _WholeFormat):
             each.writer(folder, annotations, site or SiteOptions(annotations.parent), tell)
     return folder.written
 
@@ -150,17 +167,20 @@ def _check_file(annotations: Path) -> None:
         raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
 
 
-def _export_each(annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource) -> None:
+def _export_each(
+    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource, tell: Callable[[str], None]
+) -> None:
     """Write the formats to which sources are added one after the other."""
     models = read_models(annotations)
     chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
     writers = [each.writer(folder, common_folder, cues) for each in chosen]
+    table_formats = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)]
+    tables: dict[TableName, list[WriteSource]] = {}
     with ExitStack() as stack:
-        tables: dict[TableName, list[WriteSource]] = {}
 
         def open_tables(name: TableName) -> None:
-            tables[name] = [stack.enter_context(table) for table in _table_writers(name, folder, formats)]
+            tables[name] = [stack.enter_context(each.writer(folder, name)) for each in table_formats]
 
         open_tables("sources")
         for source in read_lines(annotations, partial(annotated_source, models=models)):
@@ -176,22 +196,12 @@ def _export_each(annotations: Path, folder: ExportFolder, formats: Sequence[str]
         for name in needed:
             if name not in tables:
                 raise _missing(annotations, name)
-
-
-def _table_writers(
-    name: TableName, folder: ExportFolder, formats: Sequence[str]
-) -> list[AbstractContextManager[WriteSource]]:
-    """Return a context manager that writes a table, for each chosen format of tables."""
-    chosen = {suffix: each for suffix, each in _FORMATS.items() if suffix in formats and isinstance(each, _TableFormat)}
-    return [_table_writer(each, folder, f"{name}.{suffix}", TABLES[name]) for suffix, each in chosen.items()]
-
-
-@contextmanager
-def _table_writer(
-    table_format: _TableFormat, folder: ExportFolder, name: str, table: Table[Any]
-) -> Iterator[WriteSource]:
-    with folder.file(name) as path, table_format.writer(path, table) as write:
-        yield write
+    older = [str(path) for name in tables if (path := folder.path / f"{name}.parquet").exists()]
+    if older and "parquet" in formats:
+        tell(
+            f"{', '.join(older)}: of an earlier version, and not updated; the tables are now in"
+            f" {folder.path / 'parquet'}, so delete what you do not need"
+        )
 
 
 def _missing(annotations: Path, kind: str) -> UsageError:

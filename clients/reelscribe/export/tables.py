@@ -7,9 +7,11 @@ column means).
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -26,6 +28,7 @@ from reelscribe.export.annotations_reader import (
     Summary,
     Transcript,
 )
+from reelscribe.export.folder import ExportFolder
 from reelscribe.results.escaping import csv_cell, escape_surrogates
 from reelscribe.results.records import Kind
 
@@ -35,8 +38,10 @@ WriteSource = Callable[[AnnotatedSource], None]
 Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Section, SourceSummary)
 
 TableName = Literal["sources"] | Kind
-"""The tables, by the names of their files."""
+"""The tables, by the names of their files and folders."""
 
+_PART_BYTES = 128_000_000  # a file of Parquet that has as much gets no more row groups
+_PART = re.compile(r"part-\d{5,}\.parquet")
 _MAX_GROUP_VALUES = 2**16  # rows and words in a row group of Parquet: many for fast reading, few for little memory
 
 
@@ -220,18 +225,25 @@ TABLES: Mapping[TableName, Table[Any]] = {
 
 
 @contextmanager
-def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
-    """Write a table as CSV.
+def csv_writer(folder: ExportFolder, name: TableName) -> Iterator[WriteSource]:
+    """Write a table as CSV, to a file.
 
     Args:
-        path: The file to write.
-        table: The table.
+        folder: Folder of the export.
+        name: The table.
 
     Yields:
         A function that adds the rows of a source.
+
+    Raises:
+        UsageError: The file cannot be written.
     """
+    table = TABLES[name]
     columns = [column for column in table.columns if column.in_csv]
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+    with (
+        folder.file(f"{name}.csv") as path,
+        path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(column.name for column in columns)
 
@@ -242,29 +254,32 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
 
 
 @contextmanager
-def parquet_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
-    """Write a table as Parquet, in row groups that fit in memory.
+def parquet_writer(folder: ExportFolder, name: TableName) -> Iterator[WriteSource]:
+    """Write a table as Parquet, in row groups that fit in memory, to a folder of files of about 128 MB.
 
     Args:
-        path: The file to write.
-        table: The table.
+        folder: Folder of the export.
+        name: The table.
 
     Yields:
         A function that adds the rows of a source.
+
+    Raises:
+        UsageError: The folder cannot be written, or has something that no export has put there.
     """
     import pyarrow as pa
-    from pyarrow import parquet
 
+    table = TABLES[name]
     schema = _parquet_schema(table)
     rows: list[list[Any]] = []
     values = 0
-    with path.open("wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with folder.folder(f"parquet/{name}", _PART) as path, _parts(path, schema) as write_to_part:
 
         def write_group() -> None:
             nonlocal values
             columns = zip(*rows, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            write_to_part(pa.Table.from_arrays(arrays, schema=schema))
             rows.clear()
             values = 0
 
@@ -279,6 +294,30 @@ def parquet_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
         yield write
         if rows:
             write_group()
+
+
+@contextmanager
+def _parts(folder: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that adds a row group to the last file of a folder, or to a new one if that is large enough."""
+    from pyarrow import parquet
+
+    numbers = count()
+    with ExitStack() as part:
+
+        def next_part() -> tuple[Any, Any]:
+            part.close()
+            file = part.enter_context((folder / f"part-{next(numbers):05}.parquet").open("wb"))
+            return file, part.enter_context(parquet.ParquetWriter(file, schema, compression="zstd"))
+
+        file, writer = next_part()  # a table without rows has a file, too, for its columns
+
+        def write(group: Any) -> None:
+            nonlocal file, writer
+            if file.tell() >= _PART_BYTES:
+                file, writer = next_part()
+            writer.write_table(group)
+
+        yield write
 
 
 def _parquet_schema(table: Table[Any]) -> Any:

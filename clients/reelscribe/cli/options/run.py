@@ -22,7 +22,7 @@ from reelscribe.storage.spool import SpoolOptions
 T = TypeVar("T")
 
 CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "chapters", "html")
+FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
