@@ -6,7 +6,7 @@ import resource
 import sys
 
 import pytest
-from pyarrow import parquet
+from pyarrow import CompressedInputStream, parquet
 
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import FORMATS, export
@@ -101,7 +101,7 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "jsonl.zst"])  # it has any lines
 @pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, kind):
     good = json.dumps(both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))).encode()
@@ -157,13 +157,23 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
 
 def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
     out = exported(tmp_path, [record("a.mp4", "old")], "csv", "parquet")
-    older = {path: path.read_bytes() for path in out.iterdir()}
+    older = files(out)
     path = annotations(tmp_path, [record("a.mp4", "new"), {}])
     with pytest.raises(UsageError, match="line 2"):
         export(path, out, ["csv", "parquet"])
-    assert {path: path.read_bytes() for path in out.iterdir()} == older
+    assert files(out) == older
     export(annotations(tmp_path, [record("a.mp4", "new")]), out, ["csv", "parquet"])
     assert rows(out / "captions.csv")[1][3] == parquet.read_table(out / "parquet/captions")["text"][0].as_py() == "new"
+
+
+@pytest.mark.parametrize("number", [0, 1, 5000])
+def test_compressed_records_are_the_same_bytes_in_one_frame(tmp_path, number):
+    path = annotations(tmp_path, [record(f"{k}.mp4", "a \ud800 star") for k in range(number)])
+    written = export(path, tmp_path / "out", ["jsonl.zst"])
+    assert written == [tmp_path / "out/annotations.jsonl.zst"]
+    with CompressedInputStream(written[0], "zstd") as file:
+        assert file.read() == path.read_bytes()
+    assert written[0].read_bytes().count(b"\x28\xb5\x2f\xfd") == 1  # with which each frame begins
 
 
 @pytest.mark.parametrize("kinds", [[kind] for kind in FORMATS] + [["csv", "parquet"], ["parquet", "csv"]])
@@ -188,13 +198,13 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, txt, csv, parquet, chapters, html, got 'xml'"),
+        ("a.jsonl", "xml", "expected formats out of vtt, srt, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'"),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:
         with pytest.raises(UsageError, match=reason):
             export(tmp_path / name, tmp_path / "out", [kind])
-    for kind, library in {"vtt": "pysubs2", "srt": "pysubs2", "parquet": "pyarrow"}.items():
+    for kind, library in {"vtt": "pysubs2", "srt": "pysubs2", "parquet": "pyarrow", "jsonl.zst": "pyarrow"}.items():
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(
             UsageError,
