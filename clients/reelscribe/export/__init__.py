@@ -1,4 +1,4 @@
-"""Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, plain text, CSV and Parquet tables, chapters, and pages.
+"""Exports of `annotations.jsonl`: subtitles, plain text, CSV and Parquet tables, chapters, pages, and a compressed copy.
 
 `formats.export` is the entry. It reads annotations.jsonl line by line (annotations_reader.py). For each source it
 writes subtitles (subtitles.py), transcripts (plain_text.py) and chapters (chapters.py) under a name of its own
