@@ -92,11 +92,14 @@ def test_an_export_that_is_killed_leaves_the_old_files_or_the_new_ones(tmp_path)
     assert sorted(path.name for path in (out / "parquet").iterdir()) == ["captions", "sources"]
 
 
-def test_a_file_system_that_cannot_exchange_folders_gets_the_new_files_too(tmp_path, monkeypatch):
+def test_where_folders_cannot_be_exchanged_an_export_finds_the_older_one_and_replaces_it(tmp_path, monkeypatch):
     out = exported(tmp_path, captions(35), "parquet")
     monkeypatch.setattr("ctypes.CDLL", lambda name: None)
-    (out / "parquet/captions.old").mkdir()
-    (out / "parquet/captions.old/part-00000.parquet").touch()
+    before = files(out)
+    (out / "parquet/captions").rename(out / "parquet/captions.old")
+    with pytest.raises(UsageError, match="line 11: expected a record"):
+        export(annotations(tmp_path, [*captions(5) * 5, {}]), out, ["parquet"])
+    assert files(out) == before
     export(annotations(tmp_path, captions(5)), out, ["parquet"])
     assert sorted(files(out)) == ["parquet/captions/part-00000.parquet", "parquet/sources/part-00000.parquet"]
     assert parquet.read_table(out / "parquet/captions").num_rows == 10

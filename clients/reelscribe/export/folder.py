@@ -69,11 +69,13 @@ class ExportFolder:
             UsageError: The folder cannot be written, the block raised an OSError, or something is in the place of the
                 folder or in it that no export has put there.
         """
-        path, partial = self.path / name, self.path / f"{name}.partial"
+        path, partial, old = (self.path / f"{name}{suffix}" for suffix in ("", ".partial", ".old"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             for each in (name, f"{name}.partial", f"{name}.old"):
                 self._check_replaceable(each, files)
+            if old.exists() and not path.exists():  # an export was killed in the middle of `replace_folder`
+                old.rename(path)
             self._remove_folder(f"{name}.partial", files)
             self._remove_folder(f"{name}.old", files)
             partial.mkdir()

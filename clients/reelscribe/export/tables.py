@@ -298,7 +298,7 @@ def parquet_writer(folder: ExportFolder, name: TableName) -> Iterator[WriteSourc
 
 @contextmanager
 def _parts(folder: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that adds a row group to the last file of a folder, or to a new one where that is large enough."""
+    """Yield a function that adds a row group to the last file of a folder, or to a new one if that is large."""
     from pyarrow import parquet
 
     numbers = count()
