@@ -1,4 +1,4 @@
-"""Exports of `annotations.jsonl`: subtitles, plain text, CSV and Parquet tables, chapters, pages, and a compressed file.
+"""Exports of `annotations.jsonl`: subtitles, plain text, CSV and Parquet tables, chapters, pages, or a compressed file.
 
 `formats.export` is the entry. It reads annotations.jsonl line by line (annotations_reader.py). For each source it
 writes subtitles (subtitles.py), transcripts (plain_text.py) and chapters (chapters.py) under a name of its own
