@@ -5,7 +5,6 @@ import pytest
 from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable
-from reelscribe.storage import s3
 from reelscribe.storage.s3 import S3Store
 from support.stores import every_third, s3_server, status
 
@@ -14,7 +13,6 @@ KEYS = ["a/1.mp4", "a/b/2.mp4", "a//3.mp4", "a/../4.mp4", "a/./5.mp4", "a/c d?e#
 
 @pytest.fixture
 def bucket(monkeypatch):
-    monkeypatch.setattr(s3, "_ATTEMPTS", 2)
     with s3_server(monkeypatch) as server:
         client = boto3.client("s3")
         for key in KEYS:
@@ -24,7 +22,7 @@ def bucket(monkeypatch):
 
 @pytest.fixture
 def store(bucket):
-    store = S3Store(5.0)
+    store = S3Store(5.0, attempts=2)
     yield store
     store.close()
 
@@ -104,7 +102,7 @@ def test_requests_are_sent_again_while_the_store_is_busy(store, bucket):
 def test_a_store_that_is_not_there_does_not_answer(store, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreUnavailable, match="the store does not answer"):
-        S3Store(5.0).info("s3://bucket/b.mp4")
+        S3Store(5.0, attempts=2).info("s3://bucket/b.mp4")
 
 
 def test_without_credentials_nobody_asks(bucket, monkeypatch):
@@ -112,7 +110,7 @@ def test_without_credentials_nobody_asks(bucket, monkeypatch):
         monkeypatch.delenv(name)
     bucket.faults["b.mp4"] = status(403)
     with pytest.raises(MediaError, match="permission denied by the store to nobody, as no credentials were found"):
-        S3Store(5.0).info("s3://bucket/b.mp4")
+        S3Store(5.0, attempts=2).info("s3://bucket/b.mp4")
 
 
 def test_a_list_that_begins_anew_has_an_end(store, bucket):

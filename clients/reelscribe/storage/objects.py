@@ -18,6 +18,10 @@ CONNECT_SECONDS = 10.0
 STALL_SECONDS = 60.0
 """Seconds without progress after which a connection is given up, unless others are chosen."""
 
+ATTEMPTS = 8
+"""Number of times that a request is sent until the store does not fail, with pauses that grow, unless another is
+chosen."""
+
 CONNECTIONS = 32
 """Largest number of connections to a store at the same time."""
 

@@ -20,15 +20,13 @@ from botocore.exceptions import ConnectionError as NotConnected
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.address import split_object
 from reelscribe.storage.objects import (
+    ATTEMPTS,
     CONNECT_SECONDS,
     CONNECTIONS,
     READ_BYTES,
     StoredObject,
     byte_range,
 )
-
-_ATTEMPTS = 8
-"""Number of times that a request is sent until the store does not fail, with pauses that grow."""
 
 _GONE = {"404", "NoSuchKey", "NoSuchBucket"}
 _CREDENTIALS = {
@@ -45,19 +43,21 @@ _HOW_TO_SIGN_IN = (
 class S3Store:
     """A store with the interface of S3; see `ObjectStore`."""
 
-    def __init__(self, stall_seconds: float) -> None:
+    def __init__(self, stall_seconds: float, attempts: int = ATTEMPTS) -> None:
         """Find credentials, but ask the store nothing yet.
 
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
+            attempts: Number of times that a request is sent until the store does not fail.
         """
+        self._attempts = attempts
         session = boto3.session.Session()
         self._is_anonymous = session.get_credentials() is None
         config = Config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=stall_seconds,
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+            retries={"mode": "standard", "total_max_attempts": attempts},
             **({"signature_version": UNSIGNED} if self._is_anonymous else {}),
         )
         self._client: Any = session.client("s3", config=config, region_name=session.region_name or "us-east-1")
@@ -141,7 +141,7 @@ class S3Store:
         if status in (301, 307):
             return MediaError(f"the bucket {brief(bucket)} is in another region; set AWS_REGION to that")
         if status == 429 or status >= 500:
-            return StoreUnavailable(f"the store failed with {status} {brief(code)}, {_ATTEMPTS} times in a row")
+            return StoreUnavailable(f"the store failed with {status} {brief(code)}, {self._attempts} times in a row")
         return MediaError(f"the store refused with {status} {brief(code)}")
 
 

@@ -8,19 +8,20 @@ from threading import Lock
 
 from reelscribe.errors import MediaError, UsageError
 from reelscribe.storage.address import is_address, is_member, is_web_address
-from reelscribe.storage.objects import CONNECTIONS, STALL_SECONDS, ObjectStore
+from reelscribe.storage.objects import ATTEMPTS, CONNECTIONS, STALL_SECONDS, ObjectStore
 
 
 class Stores:
     """The stores of a run, each opened when an address first needs it. Any thread may use it."""
 
-    def __init__(self, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(self, stall_seconds: float = STALL_SECONDS, attempts: int = ATTEMPTS) -> None:
         """Open nothing yet.
 
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
+            attempts: Number of times that a request to S3 is sent until the store does not fail.
         """
-        self._stall_seconds = stall_seconds
+        self._stall_seconds, self._attempts = stall_seconds, attempts
         self._lock = Lock()
         self._opened: dict[str, ObjectStore] = {}
 
@@ -77,7 +78,7 @@ class Stores:
                 "s3://: expected the package boto3, which reads from such stores, found none; install it with"
                 " pip install 'reelscribe[s3]'"
             ) from None
-        return S3Store(self._stall_seconds)
+        return S3Store(self._stall_seconds, self._attempts)
 
 
 def _kind(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from reelscribe.contract.outcomes import timed_html
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, printable
+from reelscribe.storage.address import is_stored
 from reelscribe.thumbnails.store import ThumbnailStore
 from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 
@@ -42,7 +43,7 @@ def strip(
 
     Args:
         source: The source. If its size is known, no pictures are made of a file of another size.
-        path: Absolute path of its file.
+        path: Absolute path of its file, or its address.
         moments: What is shown or said at which time, in the order of time. There may be too many for memory.
         folder: Output folder of the run, whose thumbnails are used; None if there is none, so that some are made.
         notes: Sentences below the name.
@@ -94,6 +95,8 @@ def _pictures(
         found = [(time, webp) for time in kept if (webp := store.read(source.sha256, time))]
         if found:
             return found, None
+    if is_stored(path):
+        return [], "There are no pictures, because the run kept none, and the source is in a store."
     try:
         if not os.path.isfile(path):
             return [], "There are no pictures, because the file is gone."

@@ -15,13 +15,14 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reelscribe.errors import OutputError, UsageError
+from reelscribe.storage.address import is_stored
+from reelscribe.viewer.browse.media_responses import OpenFileResponse, stored_response
 from reelscribe.viewer.content.library_page import LibraryPage
 from reelscribe.viewer.content.run_page import RunFollower, RunPage
 from reelscribe.viewer.content.search_page import SearchPage, TextHit, csv_lines, json_lines
@@ -29,9 +30,10 @@ from reelscribe.viewer.content.source_page import SourcePage
 from reelscribe.viewer.index.queries import source_row
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.index.source_row import SourceRow
-from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused, OpenMedia
+from reelscribe.viewer.media.media_files import MediaFiles, MediaNotNow, MediaRefused, OpenMedia
 from reelscribe.viewer.media.source_previews import SourcePreviews
 from reelscribe.viewer.media.source_thumbnails import SourceThumbnails
+from reelscribe.viewer.media.store_reader import MOST_READINGS, StoreReader
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import STATIC, Renderer
 from reelscribe.viewer.pages.views import Site
@@ -41,7 +43,6 @@ T = TypeVar("T")
 _THREADS, _SLOW_THREADS = 4, 6
 _THUMBNAILS_AT_ONCE = 4  # the other slow threads make lists of hits
 _ID = re.compile("[0-9a-f]{16}")
-_RANGE = re.compile("bytes=([0-9]{1,18})-([0-9]{0,18})|bytes=-[0-9]{1,18}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 HEADERS = {
@@ -152,47 +153,6 @@ class ServerLinks:
         return f"static/{name}"
 
 
-class OpenFileResponse(FileResponse):
-    """The bytes of an open file, or the range of them that a player asks for. It closes the file."""
-
-    chunk_size = 2**18
-
-    def __init__(self, media: OpenMedia, filename: str | None = None) -> None:
-        """Prepare the answer.
-
-        Args:
-            media: The open file.
-            filename: The name under which a browser saves it; None for media, which it plays.
-        """
-        self._descriptor = media.descriptor
-        super().__init__(
-            f"/proc/self/fd/{media.descriptor}",  # the very file that is open, whatever its name leads to by now
-            headers=None if filename else {"Cache-Control": "private, no-cache"},
-            media_type=media.type,
-            filename=filename,
-            stat_result=os.fstat(media.descriptor),
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of ASGI."""
-        if not _is_one_range(Headers(scope=scope).get("range", "")):
-            # HTTP lets a server ignore other ranges; Starlette would send several of them, and refuse odd ones.
-            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != b"range"]}
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            os.close(self._descriptor)
-
-
-def _is_one_range(header: str) -> bool:
-    """Return whether a header `Range` asks for one range of bytes."""
-    match = _RANGE.fullmatch(header.strip())
-    if match is None:
-        return False
-    first, last = match.groups()
-    return not last or int(first) <= int(last)
-
-
 class BrowseApp:
     """Answers requests about a folder of results."""
 
@@ -230,6 +190,8 @@ class BrowseApp:
         self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "pictures")
         self._places = asyncio.Semaphore(_THUMBNAILS_AT_ONCE)
         self._preview_thread = ThreadPoolExecutor(1, "previews")
+        self._stores = StoreReader()
+        self._store_threads = ThreadPoolExecutor(MOST_READINGS, "stores")
 
     def asgi(self, token: str, port: int) -> ASGIApp:
         """Return the application as ASGI has it.
@@ -263,6 +225,8 @@ class BrowseApp:
                 made.close()
         for threads in (self._preview_thread, self._slow_threads, self._threads):
             threads.shutdown(cancel_futures=True)
+        self._store_threads.shutdown()  # what it has begun to read is closed
+        self._stores.close()
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
@@ -381,10 +345,14 @@ class BrowseApp:
         if row is None:
             return _not_found()
         try:
-            media = await self._in_thread(self._files.open, row)
+            if is_stored(row.path):
+                stored = await self._in_thread(self._files.stored, row)
+                return await stored_response(request, stored, self._stores, self._store_threads)
+            return OpenFileResponse(await self._in_thread(self._files.open, row))
+        except MediaNotNow as error:
+            return PlainTextResponse(f"{error}.", 503)
         except MediaRefused as error:
             return PlainTextResponse(f"{error}.", 404)
-        return OpenFileResponse(media)
 
     async def _row(self, id_: str) -> SourceRow | None:
         return await self._in_thread(self._find_row, id_) if _ID.fullmatch(id_) else None

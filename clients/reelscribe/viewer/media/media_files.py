@@ -2,7 +2,7 @@
 
 Where the ledger knows a file, its size and the time at which it was written must be those that the run has seen: a
 library may be moved or copied with its times. Without a ledger the size alone counts, and no symbolic link may be on
-the way.
+the way. Of a source in a store, the ledger must know the version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.storage.address import is_stored
+from reelscribe.storage.address import is_stored, suffix
+from reelscribe.storage.objects import StoredObject
 from reelscribe.viewer.index.saved_record import SavedRecord
 from reelscribe.viewer.index.source_row import BadLine, SourceRow, path_bytes
 from reelscribe.viewer.pages.views import Playback
@@ -46,6 +47,10 @@ class MediaRefused(Exception):
     """The bytes of a source are not shown; the message says why."""
 
 
+class MediaNotNow(MediaRefused):
+    """The bytes of a source are not shown now, and may be later."""
+
+
 @dataclass(frozen=True)
 class OpenMedia:
     """A source that is open for reading."""
@@ -53,6 +58,16 @@ class OpenMedia:
     descriptor: int
     type: str
     """Its media type, such as "video/mp4"."""
+
+
+@dataclass(frozen=True)
+class StoredMedia:
+    """A source in a store."""
+
+    stored: StoredObject
+    """The source as the run has read it."""
+    type: str
+    """Its media type."""
 
 
 class MediaFiles:
@@ -73,10 +88,19 @@ class MediaFiles:
         Raises:
             MediaRefused: It is gone, is not the file that the run has read, or is nothing that a browser plays.
         """
-        media_type = _TYPES.get(Path(row.path).suffix.lower())
-        if media_type is None:
-            raise MediaRefused(f"{row.path}: no browser plays files of this suffix")
+        media_type = _type_of(row)
         return OpenMedia(self._open(row), media_type)
+
+    def stored(self, row: SourceRow) -> StoredMedia:
+        """Return a source in a store as the run has read it. The store is not asked.
+
+        Args:
+            row: Its row in the index.
+
+        Raises:
+            MediaRefused: No run has read it, or it is nothing that a browser plays.
+        """
+        return StoredMedia(self._stored(row), _type_of(row))
 
     @contextmanager
     def checked_path(self, row: SourceRow) -> Iterator[Path]:
@@ -97,21 +121,29 @@ class MediaFiles:
             os.close(descriptor)
 
     def check(self, row: SourceRow) -> str:
-        """Return why the file of a source cannot be read, as a sentence; empty if it can.
+        """Return why a source cannot be read, as a sentence; empty if it can. No store is asked.
 
         Args:
             row: Its row in the index.
         """
         try:
-            descriptor = self._open(row)
+            if is_stored(row.path):
+                self._stored(row)
+            else:
+                os.close(self._open(row))
         except MediaRefused as error:
             return f"{error}."
-        os.close(descriptor)
         return ""
+
+    def _stored(self, row: SourceRow) -> StoredObject:
+        known = self._stat_in_ledger(path_bytes(row.path))
+        if known is None or known.split(" ")[0] != str(row.bytes):
+            raise MediaRefused(f"{row.path} is in a store, and no ledger knows which version of it the run has read")
+        return StoredObject.from_stat(row.path, known)
 
     def _open(self, row: SourceRow) -> int:
         if is_stored(row.path):
-            raise MediaRefused(f"{row.path} is in a store or an archive, and only files of this machine are played")
+            raise MediaRefused(f"{row.path} is in a store; only reelscribe browse plays it, and only as it is")
         try:
             path = path_bytes(row.path)
             # O_NONBLOCK: opening a pipe would wait for its other end.
@@ -161,7 +193,7 @@ class MediaFiles:
 
 
 def playback(row: SourceRow, record: SavedRecord, files: MediaFiles, *, previews: bool) -> Playback:
-    """Decide how a source is played.
+    """Decide how a source is played. A store is only asked when its source is played.
 
     Args:
         row: Its row in the index.
@@ -182,8 +214,8 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
         record: Its record.
         previews: Whether previews are made of what browsers cannot play.
     """
-    suffix = Path(row.path).suffix.lower()
-    media_type = _TYPES.get(suffix)
+    media_type, in_store = _TYPES.get(suffix(row.path)), is_stored(row.path)
+    previews = previews and not in_store
     video = record.media.video_codec if record.media else ""
     audio = record.audio.codec if record.audio else record.media.audio_codec if record.media else None
     video_plays, audio_plays = not video or video in _VIDEO_CODECS, not audio or audio in _AUDIO_CODECS
@@ -195,4 +227,13 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
         return Playback("none", "No video and no audio that could be played was found in the file.")
     codecs = " and ".join(codec for codec in (video, audio) if codec)
     advice = "To watch small previews of such files, start reelscribe browse with --transcode."
-    return Playback("none", f"Browsers cannot play {suffix or 'such'} files with {codecs}. {advice}")
+    if in_store:
+        advice = "Previews are made of files of this machine only."
+    return Playback("none", f"Browsers cannot play {suffix(row.path) or 'such'} files with {codecs}. {advice}")
+
+
+def _type_of(row: SourceRow) -> str:
+    media_type = _TYPES.get(suffix(row.path))
+    if media_type is None:
+        raise MediaRefused(f"{row.path}: no browser plays files of this suffix")
+    return media_type

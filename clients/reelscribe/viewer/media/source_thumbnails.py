@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock
 
 from reelscribe.errors import DecoderDied, MediaError, OutputError, UsageError
+from reelscribe.storage.address import is_stored
 from reelscribe.thumbnails.pictures import USUAL_COUNT, even_times
 from reelscribe.thumbnails.store import ThumbnailStore
 from reelscribe.viewer.index.source_row import SourceRow
@@ -54,7 +55,8 @@ class SourceThumbnails:
             known = sha256 and (self._of_run.times(sha256) or self._made.times(sha256))
         except UsageError:  # a record may say anything
             return []
-        can_be_made = row.video and row.seconds and sha256 and row.id not in self._without and not row.missing
+        is_there = not row.missing and not is_stored(row.path)  # of a source in a store, none are made here
+        can_be_made = row.video and row.seconds and sha256 and row.id not in self._without and is_there
         return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
     def card_time(self, row: SourceRow) -> float | None:

@@ -53,9 +53,8 @@ class PlayedMedia:
         if self._choice == "none":
             raise MediaRefused("The pages were exported without videos and sounds")
         if self._choice == "link":
-            if problem := self._files.check(row):
-                raise MediaRefused(problem.removesuffix("."))
-            return quote(os.path.relpath(path_bytes(row.path), os.fsencode(self._site)))
+            with self._files.checked_path(row):
+                return quote(os.path.relpath(path_bytes(row.path), os.fsencode(self._site)))
         name = f"{MEDIA}/{row.id}{Path(row.path).suffix.lower()}"
         if not self._is_copied(name, row):
             self._copy(name, row)

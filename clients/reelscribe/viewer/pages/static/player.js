@@ -61,7 +61,12 @@
     };
     media.addEventListener("play", () => requestAnimationFrame(frame));
     for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, showTime);
-    const fails = () => { wanted = null; cannot(""); };
+    // Only when a source in a store is played does the server learn that it cannot be, and then its answer says why.
+    const reason = async () => {
+      const answer = await fetch(media.querySelector("source")?.src ?? media.src, { headers: { Range: "bytes=0-0" } });
+      return answer.ok ? "" : answer.text();
+    };
+    const fails = () => { wanted = null; reason().catch(() => "").then(cannot); };
     const last = media.querySelector("source:last-of-type"); // it fails after all others have
     for (const failing of [media, ...(last ? [last] : [])]) failing.addEventListener("error", fails);
     const ready = () => {
@@ -74,7 +79,7 @@
     };
     if (media.readyState > 0) ready();
     else media.addEventListener("loadedmetadata", ready, { once: true });
-    if (media.error !== null || media.networkState === HTMLMediaElement.NETWORK_NO_SOURCE) cannot("");
+    if (media.error !== null || media.networkState === HTMLMediaElement.NETWORK_NO_SOURCE) fails();
     document.getElementById("speed").addEventListener("change", (event) => {
       media.playbackRate = Number(event.target.value);
     });
