@@ -3,7 +3,6 @@
 import csv
 import html
 import json
-import os
 import re
 
 import av
@@ -12,6 +11,7 @@ import webvtt
 from hypothesis import strategies as st
 
 from reelscribe.export.formats import export
+from reelscribe.storage.address import absolute_name
 
 WORD_JOINER = "\u2060"
 
@@ -56,7 +56,7 @@ def record(path="clip.mp4", *captions, start=0.0, **changes):
             "bytes": 5,
             "sha256": "00ff",
             "missing": False,
-            "absolute_path": os.path.abspath(path),
+            "absolute_path": absolute_name(path),
         },
         "status": "ok",
         "error": None,

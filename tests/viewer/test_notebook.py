@@ -101,6 +101,13 @@ def test_a_record_whose_file_is_gone_is_text_alone(tmp_path):
     assert "at 1.0" in shown.text
 
 
+def test_a_record_of_a_source_in_a_store_is_text_alone_if_its_run_kept_no_thumbnails(tmp_path):
+    shown = Shown(record("s3://bucket/dog.mp4", captions_at(1.0), folder=tmp_path))
+    assert not shown.sources
+    assert "the run kept none, and the source is in a store." in shown.text
+    assert "at 1.0" in shown.text
+
+
 @pytest.mark.parametrize("name", ["spoken.mp4", "phrases.ogg"])
 def test_pictures_are_made_where_the_run_kept_none(media, tmp_path, name):
     shutil.copy(media / name, tmp_path / name)

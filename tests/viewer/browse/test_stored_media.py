@@ -11,15 +11,19 @@ from urllib.parse import urlsplit
 import aiohttp
 import boto3
 import pytest
+from playwright.sync_api import expect
 
 from reelscribe.viewer.browse import app
 from reelscribe.viewer.index.source_row import source_id
 from reelscribe.viewer.media import store_reader
+from support.browser import open_browser
 from support.browsing import browsing, caption
 from support.patience import PATIENCE
 from support.stores import s3_server, status, web_server
 
 DEMO = Path(__file__).parents[3] / "demo" / "media"
+
+CHANGED = "s3://bucket/plays.mp4 has changed since the run; run it again to read it."
 
 LARGE = 48 * 2**20
 """More bytes than are on the way to somebody who does not read."""
@@ -133,6 +137,7 @@ async def test_pages_ask_the_store_for_nothing(client, address, bucket):
         async with client.get(address + page) as response:
             assert "plays.mp4" in (text := await response.text())
             assert "secret-of-the-store" not in text
+            assert "thumbnail/" not in text  # its run kept none
     assert f'media/{id_of("s3://bucket/plays.mp4")}">' in text
     assert not bucket.requests
 
@@ -151,18 +156,13 @@ def change(sending) -> None:
         boto3.client("s3").put_object(Bucket="bucket", Key="plays.mp4", Body=bytes(79129))
 
 
-def cannot_answer(sending):
-    raise ConnectionAbortedError
-
-
 @pytest.mark.parametrize(
     ("fault", "expected", "reason"),
     [
-        (change, 404, "s3://bucket/plays.mp4 has changed since the run; run it again to read it."),
+        (change, 404, CHANGED),
         (status(403), 404, "s3://bucket/plays.mp4 cannot be read: permission denied by the store to you; set AWS_"),
         (status(404), 404, "s3://bucket/plays.mp4 cannot be read: no such object in the store; check the address."),
         (status(503), 503, "s3://bucket/plays.mp4 cannot be read now: the store failed with 503"),
-        (cannot_answer, 503, "s3://bucket/plays.mp4 cannot be read now: the store does not answer"),
     ],
 )
 async def test_the_answer_says_why_it_cannot_be_played(client, address, bucket, fault, expected, reason):
@@ -174,6 +174,17 @@ async def test_the_answer_says_why_it_cannot_be_played(client, address, bucket, 
     assert "secret-of-the-store" not in text + str(response.headers)
     async with client.head(media_of(address)) as response:
         assert response.status == expected
+
+
+def test_the_page_plays_it_or_shows_why_not(address, bucket):
+    with open_browser() as browser:
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        page.goto(f"{address}source/{id_of('s3://bucket/plays.mp4')}#t=4")
+        page.wait_for_function("() => media.readyState > 1 && media.currentTime >= 4")
+        boto3.client("s3").put_object(Bucket="bucket", Key="plays.mp4", Body=bytes(79129))
+        page.reload()
+        expect(page.locator("#cannot")).to_have_text(CHANGED, timeout=PATIENCE * 1000)
 
 
 async def test_only_what_the_run_has_read_is_read(client, bucket, out, tmp_path):

@@ -69,6 +69,13 @@ def test_a_language_is_a_tag(library):
     assert shown(library(q="mov de")) == [0]
 
 
+def test_sources_in_stores_are_found_by_name_too(tmp_path, thumbnails):
+    write_annotations(tmp_path, *(record(f"s3://bucket/2023/{name}", "x") for name in ("Zürich.mp4", "lake.mp4")))
+    with open_index(tmp_path) as index:
+        (card,) = LibraryPage(index, thumbnails).view(SITE, LibraryQuery(q="zurich mp4")).cards
+    assert card.name == "Zürich.mp4"
+
+
 @pytest.mark.parametrize(
     ("folder", "sources", "folders"),
     [

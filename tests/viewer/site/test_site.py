@@ -117,6 +117,14 @@ def test_copies_are_the_bytes_that_the_run_has_read(tmp_path):
     assert copy in files_of(site / f"source/{page_id(paths[0])}.html")
 
 
+@pytest.mark.parametrize("media", ["link", "copy"])
+def test_sources_in_stores_are_neither_linked_nor_copied_and_pages_say_so(tmp_path, media):
+    path = "s3://bucket/in/a.mp4"
+    site, _ = exported_site(tmp_path / "out", [record(path, "a star")], media)
+    assert "a.mp4 is in a store; only reelscribe browse plays it" in (site / f"source/{page_id(path)}.html").read_text()
+    assert not (site / "media").exists()
+
+
 def test_thumbnails_that_are_missing_are_made_and_said(tmp_path):
     there, broken = tmp_path / "a.webm", tmp_path / "b.webm"
     records = [source_record(there, "a star"), source_record(broken, "a star", of="phrases.ogg")]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
@@ -220,7 +221,8 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
     audio = record.audio.codec if record.audio else record.media.audio_codec if record.media else None
     video_plays, audio_plays = not video or video in _VIDEO_CODECS, not audio or audio in _AUDIO_CODECS
     if media_type and video_plays and audio_plays and (video or audio):
-        return Playback("video" if video else "audio", type=media_type, or_preview=previews and bool(video))
+        player: Literal["video", "audio"] = "video" if video else "audio"
+        return Playback(player, type=media_type, or_preview=previews and bool(video), in_store=in_store)
     if previews and (video or audio):
         return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
     if not video and not audio:

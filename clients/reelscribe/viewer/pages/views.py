@@ -233,6 +233,8 @@ class Playback:
     """Media type of what is played, such as "video/mp4"; may be empty."""
     or_preview: bool = False
     """True if a browser that cannot play the video itself gets its preview instead."""
+    in_store: bool = False
+    """True if it is played from a store, which may refuse it only then."""
 
 
 @dataclass(frozen=True)

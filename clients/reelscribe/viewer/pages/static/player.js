@@ -61,8 +61,9 @@
     };
     media.addEventListener("play", () => requestAnimationFrame(frame));
     for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, showTime);
-    // Only when a source in a store is played does the server learn that it cannot be, and then its answer says why.
     const reason = async () => {
+      if (!("inStore" in box.dataset)) return "";
+      // The server learns only when it plays such a source that it cannot, and its answer says why.
       const answer = await fetch(media.querySelector("source")?.src ?? media.src, { headers: { Range: "bytes=0-0" } });
       return answer.ok ? "" : answer.text();
     };
