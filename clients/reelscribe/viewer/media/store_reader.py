@@ -14,7 +14,7 @@ from reelscribe.viewer.media.media_files import MediaNotNow, MediaRefused
 MOST_READINGS = 16
 """Largest number of connections over which sources are read at the same time."""
 
-_STALL_SECONDS, _ATTEMPTS = 20.0, 3  # somebody waits
+_STALL_SECONDS, _ATTEMPTS = 10.0, 2  # somebody waits
 
 
 class StoreReader:
