@@ -4,7 +4,7 @@ import boto3
 import pytest
 from werkzeug.wrappers import Response
 
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError
 from reelscribe.storage.s3 import S3Store
 from support.stores import every_third, s3_server, status
 
@@ -103,6 +103,13 @@ def test_a_store_that_is_not_there_does_not_answer(store, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreUnavailable, match="the store does not answer"):
         S3Store(5.0, attempts=2).info("s3://bucket/b.mp4")
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_PROFILE", "none"), ("AWS_ENDPOINT_URL", "none")])
+def test_settings_that_name_nothing_are_said(bucket, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"the settings of AWS cannot be used: '.*none.*'; set AWS_PROFILE"):
+        S3Store(5.0)
 
 
 def test_without_credentials_nobody_asks(bucket, monkeypatch):

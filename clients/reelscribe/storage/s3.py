@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
 from botocore.exceptions import ConnectionError as NotConnected
 
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.address import split_object
 from reelscribe.storage.objects import (
     ATTEMPTS,
@@ -49,15 +49,26 @@ class S3Store:
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
             attempts: Number of times that a request is sent until the store does not fail.
+
+        Raises:
+            UsageError: The settings of AWS name what there is not, such as a profile.
         """
         self._attempts = attempts
+        try:
+            self._open(stall_seconds)
+        except (BotoCoreError, ValueError) as error:
+            raise UsageError(
+                f"s3://: the settings of AWS cannot be used: {brief(str(error))}; {_HOW_TO_SIGN_IN}"
+            ) from None
+
+    def _open(self, stall_seconds: float) -> None:
         session = boto3.session.Session()
         self._is_anonymous = session.get_credentials() is None
         config = Config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=stall_seconds,
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": attempts},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
             **({"signature_version": UNSIGNED} if self._is_anonymous else {}),
         )
         self._client: Any = session.client("s3", config=config, region_name=session.region_name or "us-east-1")

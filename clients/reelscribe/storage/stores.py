@@ -29,7 +29,7 @@ class Stores:
         """Return the store of an address.
 
         Raises:
-            UsageError: A package that it needs is not installed.
+            UsageError: A package that it needs is not installed, or settings of AWS cannot be used.
         """
         kind = _kind(address)
         with self._lock:
