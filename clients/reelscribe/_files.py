@@ -112,22 +112,23 @@ def _lock_path(out: Path) -> Path:
 
 
 @contextmanager
-def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, *, durable: bool = False, partial: Path | None = None) -> Iterator[Path]:
     """Write a file that appears under its own name only when it is complete.
 
-    The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
-    exception, that file is renamed to `path`, where it replaces an older file. What has either name before is never
-    written through: of a symbolic or hard link, the file that it leads to stays as it is.
+    The block writes to the path that the context manager yields, by default `<path>.partial`. When the block ends
+    without an exception, that file is renamed to `path`, where it replaces an older file. What has either name before
+    is never written through: of a symbolic or hard link, the file that it leads to stays as it is.
 
     Args:
         path: Where the complete file goes, in a folder that exists.
         durable: Whether to protect a file that is expensive to make again: it is synchronized to the disk before it is
-            renamed, and `<path>.partial` stays if the block raises an exception. By default that file is removed.
+            renamed, and the incomplete file stays if the block raises an exception. By default it is removed.
+        partial: Path of the incomplete file, in the same folder, where `<path>.partial` may be a file of others.
 
     Raises:
         OSError: The operating system refused to write or to rename the file.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    partial = partial or path.with_name(f"{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
         yield partial

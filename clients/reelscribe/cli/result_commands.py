@@ -8,15 +8,27 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reelscribe.cli.messages import errors_as_one_line
-from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
+from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line
+from reelscribe.cli.options.run import (
+    FORMAT_NAMES,
+    FORMATS,
+    Beside,
+    Cues,
+    Overwrite,
+    beside_formats,
+    one_of,
+    output_option,
+)
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.site import MEDIA_CHOICES, SiteOptions
+
+if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
+    from reelscribe.export import beside as export_beside
 
 
 def browse(
@@ -48,14 +60,16 @@ def browse(
 def export(
     out: Annotated[Path, typer.Argument(help="Folder of a run.")],
     formats: Annotated[
-        list[str],
+        list[str] | None,
         output_option(
             "--format",
             metavar="FORMAT",
             autocompletion=lambda: FORMATS,
             help=f"A format to write: {FORMAT_NAMES}. May be repeated.",
         ),
-    ],
+    ] = None,
+    beside: Beside = None,
+    overwrite: Overwrite = False,
     cues: Cues = "auto",
     media: Annotated[
         str,
@@ -72,21 +86,35 @@ def export(
         output_option("--to", metavar="FOLDER", help="Folder to write to; the default is the folder of the run."),
     ] = None,
 ) -> None:
-    """Export the results of a run as subtitles, tables, chapters or pages for a browser, also while it lasts."""
+    """Export the results of a run as subtitles, tables, chapters or pages for a browser, also while it lasts.
+
+    Exit status: 3 if a file could not be written beside its source.
+    """
     with errors_as_one_line():
+        from reelscribe.export.beside import write_beside
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
         from reelscribe.results.annotations import current_annotations
 
         folder = to or out
         shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
+        formats, next_to = formats or [], beside_formats(beside, overwrite)
+        if not formats and not next_to:
+            raise UsageError("export: expected --format or --beside, got neither")
         if media != "link" and "html" not in formats:
             raise UsageError(f"--media {media}: only pages have players; add --format html, or leave it out")
         lines: list[str] = []
         with current_annotations(out) as annotations:
-            written = export_annotations(annotations, folder, formats, shown, site, lines.append)
-        for line in (describe_written(written, folder), *lines):
+            if formats:
+                written = export_annotations(annotations, folder, formats, shown, site, lines.append)
+                lines.insert(0, describe_written(written, folder))
+            done = write_beside(annotations, out, next_to, shown, overwrite=overwrite) if next_to else None
+        for line in lines:
             typer.echo(printable(line))
+        if done:
+            report_beside(done)
+            if done.failures:
+                raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:
@@ -110,6 +138,27 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
 def _count_by_suffix(paths: Sequence[Path]) -> str:
     suffixes = Counter(path.suffix for path in paths)
     return " and ".join(count(number, f"{suffix} file") for suffix, number in suffixes.items())
+
+
+def report_beside(done: export_beside.Beside, *, quiet: bool = False) -> None:
+    """Print what has become of the files beside sources.
+
+    Args:
+        done: What has become of them.
+        quiet: Whether to print errors only.
+    """
+    lines = [f"wrote {count(done.written, 'file')} beside the sources, and found {done.unchanged:,} unchanged"]
+    if done.kept:
+        lines.append(
+            f"kept {count(len(done.kept), 'file')} beside the sources that others have made or changed, such as"
+            f" {done.kept[0]}; --overwrite replaces them"
+        )
+    if done.unwritable:
+        lines.append(f"wrote nothing beside {count(done.unwritable, 'source')} on web servers, which take no files")
+    for line in [] if quiet else lines:
+        typer.echo(printable(line))
+    for line in done.failures:
+        typer.echo(f"reelscribe: {printable(line)}", err=True)
 
 
 def forget(

@@ -23,7 +23,7 @@ from reelscribe._tasks import cancel_all
 from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
-from reelscribe.cli.options.run import Cues, RunOptions, one_of
+from reelscribe.cli.options.run import Cues, RunOptions, beside_formats, one_of
 from reelscribe.cli.options.servers import (
     CaptionModel,
     ClipModel,
@@ -39,7 +39,7 @@ from reelscribe.cli.options.servers import (
 from reelscribe.cli.options.summary import SummaryOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten, on_command_line
-from reelscribe.cli.result_commands import describe_written
+from reelscribe.cli.result_commands import describe_written, report_beside
 from reelscribe.errors import ServerError, UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
@@ -222,7 +222,7 @@ def run_command(
     tracks: Sequence[TrackSpec],
     thumbnails: int | None = 0,
 ) -> None:
-    """Annotate all sources, report on standard error, and export to the formats of --format.
+    """Annotate all sources, report on standard error, and export to the formats of --format and --beside.
 
     Args:
         options: The sources, the output folder, and how the run reports.
@@ -236,13 +236,14 @@ def run_command(
         ServerError: The model is not served, or its servers stopped answering.
         OutputError: The results cannot be saved.
         KeyboardInterrupt: The run was interrupted. Its results so far have been saved.
-        typer.Exit: The run is complete, and some sources failed.
+        typer.Exit: The run is complete, and some sources failed, or files beside them could not be written.
     """
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import CUE_SOURCES, check_formats
 
     check_formats(options.formats or [])
+    beside = beside_formats(options.beside, options.overwrite)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
     if options.watch and (options.dry_run or options.limit):
@@ -261,45 +262,46 @@ def run_command(
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
             return await _run(options, cluster, tracks, display, thumbnails, interrupts or _Interrupts())
 
-    finish = partial(_finish, options, progress, chosen)
+    finish = partial(_finish, options, beside, progress, chosen)
     try:
         if options.watch:
-            summary = asyncio.run(_watch(options, tracks, annotate, finish))
+            status = asyncio.run(_watch(options, tracks, annotate, finish))
         else:
-            summary, kinds = asyncio.run(annotate())
-            finish(summary, kinds)
+            status = finish(*asyncio.run(annotate()))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    if summary and summary.interrupted:
-        raise KeyboardInterrupt
-    if summary and summary.failed:
-        raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+    if status:
+        raise typer.Exit(status)
 
 
 def _finish(
-    options: RunOptions, progress: Progress, cues: CueSource | None, summary: Summary, kinds: Sequence[Kind]
-) -> None:
-    """Report what a run has done, and export to the formats of --format if it is complete."""
-    from reelscribe.export.formats import CUE_SOURCES, export
-    from reelscribe.results.annotations import NAME
+    options: RunOptions,
+    beside: Sequence[str],
+    progress: Progress,
+    cues: CueSource | None,
+    summary: Summary,
+    kinds: Sequence[Kind],
+) -> int:
+    """Report what a run has done, and export if it is complete; return the exit status."""
+    from reelscribe.export.formats import CUE_SOURCES
 
-    exporting = bool(options.formats) and not summary.interrupted
+    exporting = bool(options.formats or beside) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
-    if exporting:
-        timed = [kind for kind in kinds if kind != "summary"]
-        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
-        lines: list[str] = []
-        exported = export(options.out / NAME, options.out, options.formats or [], cues or of_kind, tell=lines.append)
-        _report_export(options, progress, exported, lines)
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    timed = [kind for kind in kinds if kind != "summary"]
+    of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
+    is_whole = _export(options, beside, cues or of_kind, progress)
+    return 0 if is_whole and not summary.failed else EXIT_SOME_SOURCES_FAILED
 
 
 async def _watch(
     options: RunOptions,
     tracks: Sequence[TrackSpec],
     annotate: Callable[[_Interrupts], Awaitable[tuple[Summary, list[Kind]]]],
-    finish: Callable[[Summary, Sequence[Kind]], None],
-) -> Summary | None:
-    """Run whenever there is something new, until interrupted; return the outcome of the last run, if there was one.
+    finish: Callable[[Summary, Sequence[Kind]], int],
+) -> int:
+    """Run whenever there is something new, until interrupted; return the exit status of the last run.
 
     A server that is gone between two runs is waited for as long as within one.
     """
@@ -308,7 +310,9 @@ async def _watch(
 
     suffixes = MEDIA_SUFFIXES if any(track.needs_audio for track in tracks) else VIDEO_SUFFIXES
     watch, interrupts = Watch(options.names, suffixes, options.selection), _Interrupts()
-    told, summary, refused = asyncio.create_task(interrupts.told.wait()), None, 0
+    told = asyncio.create_task(interrupts.told.wait())
+    status: int | None = None
+    refused = 0
     while True:
         interrupts.stops(lambda: None, lambda text: None)
         gc.collect()  # the objects of a run form cycles, and keep the memory of its decode processes
@@ -316,18 +320,39 @@ async def _watch(
         await asyncio.wait((waiting, told), return_when=asyncio.FIRST_COMPLETED)
         if told.done():
             await cancel_all([waiting])
-            return summary
+            return status or 0
         waiting.result()
         try:
-            (summary, kinds), refused = await annotate(interrupts), 0
+            outcome = await annotate(interrupts)
         except ServerError as error:
             refused += 1
-            if summary is None or refused > _SERVER_TRIES:
+            if status is None or refused > _SERVER_TRIES:
                 raise
             typer.echo(f"reelscribe: {printable(str(error))}; trying again in a minute", err=True)
             watch.look_again()
         else:
-            finish(summary, kinds)
+            status, refused = finish(*outcome), 0
+
+
+def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progress: Progress) -> bool:
+    """Export to the formats of --format and --beside; return whether every file could be written."""
+    from reelscribe.export.beside import write_beside
+    from reelscribe.export.formats import export
+    from reelscribe.reporting.progress import JsonLines
+    from reelscribe.results.annotations import NAME
+
+    if options.formats:
+        lines: list[str] = []
+        exported = export(options.out / NAME, options.out, options.formats, shown, tell=lines.append)
+        _report_export(options, progress, exported, lines)
+    if not beside:
+        return True
+    done = write_beside(options.out / NAME, options.out, beside, shown, overwrite=options.overwrite)
+    if isinstance(progress, JsonLines):
+        progress.event("beside", **asdict(done))
+    else:
+        report_beside(done, quiet=options.quiet)
+    return not done.failures
 
 
 def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:

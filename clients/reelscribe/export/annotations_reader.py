@@ -232,10 +232,13 @@ def source_path(line: bytes) -> str:
     Raises:
         KeyError, TypeError, ValueError or RecursionError: The line is not a record.
     """
-    text = line.decode()
-    head = _HEAD.match(text)
-    source = json.JSONDecoder().raw_decode(text, head.end())[0] if head else json.loads(text)["source"]
-    return _path(source["absolute_path"])
+    return _path(_source(line)["absolute_path"])
+
+
+def present_path(line: bytes) -> str | None:
+    """Parse only the absolute path of the source; None if it was gone from the disk. See `source_path`."""
+    source = _source(line)
+    return None if source["missing"] else _path(source["absolute_path"])
 
 
 def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSource:
@@ -268,6 +271,12 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         shots=_shots(value["shots"], value["shot_settings"], models),
         summary=None if value["summary_settings"] is None else _summary(value, models),
     )
+
+
+def _source(line: bytes) -> Any:
+    text = line.decode()
+    head = _HEAD.match(text)
+    return json.JSONDecoder().raw_decode(text, head.end())[0] if head else json.loads(text)["source"]
 
 
 def _video(media: Any) -> VideoStream:

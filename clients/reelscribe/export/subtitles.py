@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -28,6 +28,8 @@ _LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as playe
 _MAX_SECONDS = 7.0
 _MAX_CHARACTERS = 84
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+"""A code of a language, such as "en" or "pt-BR". It becomes part of a name, and a server may say anything."""
 _WORD_JOINER = "\u2060"  # an invisible character
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
 _SRT_BRACES = str.maketrans("{}", "\uff5b\uff5d")
@@ -200,6 +202,36 @@ def subrip(cues: Sequence[Cue]) -> str:
     return _file_content("srt", merged)
 
 
+def subtitle_content(to_text: Callable[[Sequence[Cue]], str], source: AnnotatedSource, made_from: CueSource) -> bytes:
+    """Return the content of the file of subtitles of a source; empty if it has no cue.
+
+    Args:
+        to_text: Makes the text of the file from its cues.
+        source: The annotations of the source.
+        made_from: The annotations that cues are made from.
+    """
+    cues = cues_of(source, made_from)
+    return to_text(cues).encode(errors="backslashreplace") if cues else b""
+
+
+def shown_language(source: AnnotatedSource, made_from: CueSource) -> str | None:
+    """Return the language of what is said, as its code, if cues of a source show it.
+
+    Args:
+        source: The annotations of the source.
+        made_from: The annotations that cues are made from.
+
+    Returns:
+        The language that is spoken for the longest time; None if cues show no speech, or it is not known.
+    """
+    seconds = defaultdict[str, float](float)
+    if source.transcript and made_from not in ("captions", "clips"):
+        for each in source.transcript.utterances:
+            if each.language and _LANGUAGE.fullmatch(each.language):
+                seconds[each.language] += each.end - each.start
+    return max(seconds, key=lambda language: seconds[language], default=None)
+
+
 def subtitle_writer(
     to_text: Callable[[Sequence[Cue]], str], suffix: str, folder: ExportFolder, common_folder: str, made_from: CueSource
 ) -> Callable[[AnnotatedSource], None]:
@@ -218,9 +250,9 @@ def subtitle_writer(
     names = FileNames(common_folder, f".{suffix}")
 
     def write(source: AnnotatedSource) -> None:
-        if cues := cues_of(source, made_from):
+        if content := subtitle_content(to_text, source, made_from):
             with folder.file(f"{suffix}/{names.name_for(source.absolute_path)}.{suffix}") as partial:
-                partial.write_text(to_text(cues), encoding="utf-8", errors="backslashreplace")
+                partial.write_bytes(content)
 
     return write
 

@@ -1,4 +1,4 @@
-"""A store and its objects. All stores can list objects, tell the size and the version of one, and read it.
+"""A store and its objects. Stores can list objects, tell the size and the version of one, read it, and put one.
 
 A store is asked in threads, as its calls wait. Whatever fails for a while is `StoreUnavailable`, worth another try;
 everything else is a MediaError, which says what to do.
@@ -82,6 +82,20 @@ class ObjectStore(Protocol):
         Raises:
             SourceChanged: It has another version or size now.
             MediaError: It is gone, or may not be read.
+            StoreUnavailable: The connection broke, or the store does not answer.
+        """
+
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:
+        """Put an object, whole or not at all.
+
+        Args:
+            address: Its address.
+            content: Its content.
+            replaced: The object that is there and may be replaced; None if nothing may be there.
+
+        Raises:
+            SourceChanged: Something else is there now, which stays.
+            MediaError: It may not be written, or this kind of store cannot be written to.
             StoreUnavailable: The connection broke, or the store does not answer.
         """
 

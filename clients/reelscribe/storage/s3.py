@@ -108,17 +108,24 @@ class S3Store:
                 while block := read(READ_BYTES):
                     yield block
 
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:
+        """Put an object, on the condition that what is there is still what may be replaced, or nothing."""
+        bucket, key = split_object(address)
+        condition = {"IfMatch": replaced.version} if replaced else {"IfNoneMatch": "*"}
+        with self._errors(address, writing=True):
+            self._client.put_object(Bucket=bucket, Key=key, Body=content, **condition)
+
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
     @contextmanager
-    def _errors(self, address: str) -> Iterator[None]:
+    def _errors(self, address: str, *, writing: bool = False) -> Iterator[None]:
         """Turn the errors of AWS's library into ours."""
         try:
             yield
         except ClientError as error:
-            raise self._error(address, error) from None
+            raise self._error(address, error, writing=writing) from None
         except ParamValidationError as error:
             raise MediaError(
                 f"expected the address of a bucket and an object, as s3://bucket/key: {brief(str(error))}"
@@ -130,7 +137,7 @@ class S3Store:
                 raise StoreUnavailable(f"the connection to the store broke: {brief(str(error))}") from None
             raise MediaError(f"the store cannot be asked: {brief(str(error))}; {_HOW_TO_SIGN_IN}") from None
 
-    def _error(self, address: str, error: ClientError) -> MediaError:
+    def _error(self, address: str, error: ClientError, *, writing: bool) -> MediaError:
         code = str(error.response.get("Error", {}).get("Code", ""))
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         bucket = split_object(address).bucket
@@ -142,9 +149,10 @@ class S3Store:
             return MediaError(f"the store does not take the credentials ({brief(code)}); {_HOW_TO_SIGN_IN}")
         if status == 403:
             who = "nobody, as no credentials were found" if self._is_anonymous else "you"
-            return MediaError(
-                f"permission denied by the store to {who}; {_HOW_TO_SIGN_IN}, or ask for s3:GetObject on it"
-            )
+            right = "s3:PutObject" if writing else "s3:GetObject"
+            return MediaError(f"permission denied by the store to {who}; {_HOW_TO_SIGN_IN}, or ask for {right} on it")
+        if writing and status in (409, 412):
+            return SourceChanged("something else was put there in the meantime; run the same command again")
         if status == 412:
             return SourceChanged("it was changed while it was being read; run the same command again")
         if status == 416:

@@ -83,6 +83,10 @@ class WebStore:
                         yield wanted
                     at += len(block)
 
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
+        """Refuse, as web servers take no files."""
+        raise MediaError("expected the address of an object in a store, as nothing can be written to web servers")
+
     def close(self) -> None:
         """Close all connections."""
         for manager in (self._direct, self._public, *self._proxies.values()):

@@ -24,6 +24,7 @@ T = TypeVar("T")
 CUES = ("auto", "captions", "clips", "transcript", "both")
 FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+BESIDE_FORMATS = ("srt", "vtt", "json")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
@@ -36,6 +37,23 @@ Cues = Annotated[
         autocompletion=lambda: CUES,
         help="What subtitles show: captions, clips, transcript, both (what is said, with clips or captions), or auto:"
         " what is said, or else clips, or else captions.",
+    ),
+]
+
+Beside = Annotated[
+    str | None,
+    output_option(
+        metavar="FORMATS",
+        autocompletion=lambda: BESIDE_FORMATS,
+        help="Also write these formats beside the sources, in their folders or buckets: srt, vtt and json, with commas"
+        " between them. film.mp4 gets film.en.srt.",
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    output_option(
+        "--overwrite/--no-overwrite",
+        help="With --beside, replace files that others have made or changed. By default they stay.",
     ),
 ]
 
@@ -69,6 +87,8 @@ class RunOptions:
             help=f"Also export to this format: {FORMAT_NAMES}. May be repeated.",
         ),
     ] = None
+    beside: Beside = None
+    overwrite: Overwrite = False
     dry_run: Annotated[bool, source_option("--dry-run", help="Say what the run would do, and end.")] = False
     limit: Annotated[
         int | None,
@@ -173,6 +193,21 @@ class RunOptions:
         return SpoolOptions(
             self.spool, None if self.spool_gb is None else round(self.spool_gb * 1e9), self.stall_seconds
         )
+
+
+def beside_formats(beside: str | None, overwrite: bool) -> list[str]:
+    """Return the formats of --beside.
+
+    Raises:
+        UsageError: One of them cannot be written, or there is --overwrite alone.
+    """
+    from reelscribe.export.beside import check_beside
+
+    if overwrite and beside is None:
+        raise UsageError("--overwrite: expected --beside with it, as nothing else is kept from being replaced")
+    formats = [] if beside is None else beside.split(",")
+    check_beside(formats)
+    return formats
 
 
 def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:

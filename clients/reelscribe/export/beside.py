@@ -1,0 +1,282 @@
+"""Results beside their sources: `film.en.srt` next to `film.mp4`, in the same folder or in the same bucket.
+
+The folders belong to somebody else. So every file appears whole, and replaces nothing but what a run into the same
+output folder has put there and nobody has changed since. docs/exports.md gives the rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from reelscribe._files import atomic_file, file_stat
+from reelscribe.errors import MediaError, NoSuchObject, OutputError, UsageError, brief
+from reelscribe.export.annotations_reader import (
+    AnnotatedSource,
+    annotated_source,
+    present_path,
+    read_lines,
+    read_models,
+)
+from reelscribe.export.formats import check_formats
+from reelscribe.export.subtitles import Cue, CueSource, shown_language, subrip, subtitle_content, webvtt
+from reelscribe.results.schema import output_errors
+from reelscribe.storage.address import is_address, is_web_address
+from reelscribe.storage.objects import ObjectStore, StoredObject
+from reelscribe.storage.stores import Stores
+
+NAME = "beside.sqlite"
+"""Name of the file in an output folder that says what has been written beside sources."""
+
+_SUBTITLES: Mapping[str, Callable[[Sequence[Cue]], str]] = {"srt": subrip, "vtt": webvtt}
+BESIDE_FORMATS = (*_SUBTITLES, "json")
+"""The formats that can be written beside sources."""
+
+
+@dataclass
+class Beside:
+    """What has become of the files beside sources."""
+
+    written: int = 0
+    """Number of the files that were written."""
+    unchanged: int = 0
+    """Number of those that were there already, with the same content."""
+    kept: list[str] = field(default_factory=list)
+    """Those that somebody else has made or changed, and that stay."""
+    unwritable: int = 0
+    """Number of the sources on web servers, which cannot be written to."""
+    failures: list[str] = field(default_factory=list)
+    """A line for each file that could not be written."""
+
+
+def check_beside(formats: Sequence[str]) -> None:
+    """Check that results can be written beside sources in all formats. A run calls this before it starts.
+
+    Args:
+        formats: Names of formats.
+
+    Raises:
+        UsageError: A format is none of `BESIDE_FORMATS`, or the library that it needs is missing.
+    """
+    for name in formats:
+        if name not in BESIDE_FORMATS:
+            raise UsageError(
+                f"--beside: expected formats out of {', '.join(BESIDE_FORMATS)}, with commas, got {brief(name)}"
+            )
+    check_formats([name for name in formats if name in _SUBTITLES])
+
+
+def write_beside(
+    annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto", *, overwrite: bool = False
+) -> Beside:
+    """Write results beside their sources, as far as these were not gone when the last run ended.
+
+    A file that cannot be written costs the others nothing.
+
+    Args:
+        annotations: Path of annotations.jsonl.
+        out: The output folder of the run, which remembers what was written.
+        formats: Names from `BESIDE_FORMATS`.
+        cues: The annotations that subtitles are made from.
+        overwrite: Whether to replace files that somebody else has made or changed.
+
+    Returns:
+        What has become of the files.
+
+    Raises:
+        UsageError: A line is not a record, or a package is not installed.
+        OutputError: The output folder cannot remember what is written.
+    """
+    done = Beside()
+    models = read_models(annotations)
+    names = _Names(filter(None, read_lines(annotations, present_path)))
+    with closing(Stores()) as stores, _Memory(out) as memory:
+        folders = _Folders(out)
+        for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
+            if source.missing:
+                continue
+            if is_web_address(source.absolute_path):
+                done.unwritable += 1
+                continue
+            for suffix, content in _contents(line, source, formats, cues):
+                name = names.name_for(source.absolute_path, suffix)
+                place = _Objects(stores.of(name)) if is_address(name) else folders
+                try:
+                    names.take(name)
+                    _write(place, name, content, memory, done, overwrite=overwrite)
+                except (OSError, ValueError, MediaError) as error:  # ValueError: no file can have this name
+                    reason = isinstance(error, OSError) and error.strerror
+                    done.failures.append(f"{name}: cannot be written beside its source: {reason or error}")
+            del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+    return done
+
+
+def _contents(
+    line: bytes, source: AnnotatedSource, formats: Sequence[str], cues: CueSource
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what the name of each file of a source ends in, and its content."""
+    language = shown_language(source, cues)
+    for name, to_text in _SUBTITLES.items():
+        if name in formats and (content := subtitle_content(to_text, source, cues)):
+            yield f".{language}.{name}" if language else f".{name}", content
+    if "json" in formats:
+        yield ".reelscribe.json", line
+
+
+def _write(place: _Place, name: str, content: bytes, memory: _Memory, done: Beside, *, overwrite: bool) -> None:
+    """Write a file, unless it is there already or what is there is not ours."""
+    digest = hashlib.sha256(content).hexdigest()
+    there = place.find(name)
+    if there and there.sha256 == digest:
+        done.unchanged += 1
+    elif there and not overwrite and not memory.has_written(name, there.sha256):
+        done.kept.append(name)
+    else:
+        memory.remember(name, digest)  # before it is there, so that it is known as ours however this process ends
+        place.write(name, content, there)
+        done.written += 1
+
+
+class _Names:
+    """Gives the files of each source names that nothing else has."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._taken = set(paths)
+        self._stems = Counter(os.path.splitext(path)[0] for path in self._taken)
+
+    def name_for(self, path: str, suffix: str) -> str:
+        """Return the name of a file of a source: with the suffix of the source only where it is needed to tell two."""
+        stem = os.path.splitext(path)[0]
+        return f"{stem if self._stems[stem] == 1 else path}{suffix}"
+
+    def take(self, name: str) -> None:
+        """Take a name; raises FileExistsError if it is that of a source, or of a file of another one."""
+        if name in self._taken:
+            raise FileExistsError("another source, or a file beside another source, has this name; rename one of them")
+        self._taken.add(name)
+
+
+class _There(NamedTuple):
+    """A file that is there."""
+
+    sha256: str
+    """Digest of its content, in hexadecimal digits."""
+    version: str
+    """What changes whenever it is written to or replaced."""
+
+
+class _Place(Protocol):
+    """Where files can be, and be written to."""
+
+    def find(self, name: str) -> _There | None:
+        """Return the file that is there, or None."""
+
+    def write(self, name: str, content: bytes, there: _There | None) -> None:
+        """Write a file in the place of the one that was found, or of nothing."""
+
+
+class _Folders:
+    """The folders of this machine."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = os.fsencode(out.absolute())
+
+    def find(self, name: str) -> _There | None:
+        try:
+            mode = os.lstat(name).st_mode
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(mode):
+            kind = "symbolic link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "special file"
+            raise FileExistsError(f"a {kind}; expected a file or nothing there; remove it")
+        version = file_stat(name)
+        with open(name, "rb") as file:
+            return _There(hashlib.file_digest(file, "sha256").hexdigest(), version)
+
+    def write(self, name: str, content: bytes, there: _There | None) -> None:
+        # No other process uses the name of the incomplete file: one at a time writes for an output folder (`_Memory`).
+        # The next run into that folder has the same name for it, so what a killed one leaves is replaced.
+        key = hashlib.sha256(self._out + b"\0" + os.fsencode(name)).hexdigest()[:16]
+        path = Path(name)
+        with atomic_file(path, partial=path.with_name(f".reelscribe-{key}.partial")) as partial:
+            partial.write_bytes(content)
+            if file_stat(name) != (there.version if there else ""):
+                raise FileExistsError("something else was put there in the meantime; run the same command again")
+
+
+class _Objects:
+    """A store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def find(self, name: str) -> _There | None:
+        try:
+            stored = self._store.info(name)
+        except NoSuchObject:
+            return None
+        digest = hashlib.sha256()
+        for block in self._store.read(stored):
+            digest.update(block)
+        return _There(digest.hexdigest(), stored.stat)
+
+    def write(self, name: str, content: bytes, there: _There | None) -> None:
+        self._store.write(name, content, StoredObject.from_stat(name, there.version) if there else None)
+
+
+class _Memory:
+    """The digests of all that was ever written beside sources for an output folder, as a context manager.
+
+    One process at a time has it open.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._path = out / NAME
+
+    def __enter__(self) -> Self:
+        if self._path.is_symlink():
+            raise OutputError(f"{self._path}: a symbolic link; expected a file or nothing there; remove it")
+        with output_errors(self._path, "written"):
+            self._database = sqlite3.connect(self._path, isolation_level=None)
+            try:
+                self._database.executescript(
+                    """
+                    PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
+                    BEGIN EXCLUSIVE;
+                    CREATE TABLE IF NOT EXISTS written (
+                        name BLOB, sha256 TEXT, PRIMARY KEY (name, sha256)
+                    ) WITHOUT ROWID;
+                    COMMIT;
+                    """
+                )
+            except BaseException:
+                self._database.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def has_written(self, name: str, sha256: str) -> bool:
+        """Return whether a file with this content was written."""
+        with output_errors(self._path, "read"):
+            rows = self._database.execute(
+                "SELECT 1 FROM written WHERE name = ? AND sha256 = ?", (os.fsencode(name), sha256)
+            )
+            return rows.fetchone() is not None
+
+    def remember(self, name: str, sha256: str) -> None:
+        """Remember, whatever happens to this process, that a file with this content is written."""
+        with output_errors(self._path, "written"):
+            self._database.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (os.fsencode(name), sha256))

@@ -1,0 +1,239 @@
+"""Results beside their sources: their names and contents, and that nothing of others is replaced."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reelscribe.cli import app
+from reelscribe.errors import OutputError, UsageError
+from reelscribe.export.beside import NAME, write_beside
+from reelscribe.export.formats import export
+from support.exporting import annotations, both, record, transcript_record
+
+ALL = ["srt", "vtt", "json"]
+
+
+@pytest.fixture
+def films(tmp_path) -> Path:
+    """A folder of films, beside which results shall be."""
+    (tmp_path / "films").mkdir()
+    return tmp_path / "films"
+
+
+def beside(films: Path, records, formats=ALL, out="out", **options):
+    """Write what records have beside their sources; return what has become of it."""
+    (films.parent / out).mkdir(exist_ok=True)
+    return write_beside(annotations(films.parent / out, records), films.parent / out, formats, **options)
+
+
+def speech(path, text="hello", language="en"):
+    value = transcript_record(str(path), text)
+    value["source"]["absolute_path"] = str(path)
+    value["segments"][0]["language"] = language
+    return value
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_files_are_those_of_format_and_the_line_of_the_record(films):
+    records = [speech(films / "film.mp4", "a <b> {c}"), record(films / "frames.avi", "a dog")]
+    records[1]["source"]["path"] = str(films / "frames.avi")
+    done = beside(films, records)
+    assert (done.written, done.unchanged, done.kept, done.failures) == (6, 0, [], [])
+    assert names(films) == {
+        *("film.en.srt", "film.en.vtt", "film.reelscribe.json"),
+        *("frames.srt", "frames.vtt", "frames.reelscribe.json"),
+    }
+    out = films.parent / "out"
+    export(out / "annotations.jsonl", out, ["srt", "vtt"])
+    for name, exported in {"film.en": "film.mp4", "frames": "frames.avi"}.items():
+        for suffix in ("srt", "vtt"):
+            assert (films / f"{name}.{suffix}").read_bytes() == (out / suffix / f"{exported}.{suffix}").read_bytes()
+    lines = [(films / f"{name}.reelscribe.json").read_bytes() for name in ("film", "frames")]
+    assert b"".join(lines) == (out / "annotations.jsonl").read_bytes()
+
+
+def test_a_file_that_is_unchanged_is_not_written_again(films):
+    beside(films, [speech(films / "film.mp4")])
+    before = {path: path.stat() for path in films.iterdir()}
+    done = beside(films, [speech(films / "film.mp4")])
+    assert (done.written, done.unchanged) == (0, 3)
+    assert {path: path.stat() for path in films.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("language", "cues", "name"),
+    [
+        ("de", "auto", "film.de.srt"),
+        ("pt-BR", "both", "film.pt-BR.srt"),
+        ("de", "captions", "film.srt"),
+        (None, "auto", "film.srt"),
+        ("../../x", "auto", "film.srt"),
+        ("english", "auto", "film.srt"),
+    ],
+)
+def test_the_name_has_the_language_of_what_is_said_if_that_is_shown(films, language, cues, name):
+    said = speech(films / "film.mp4", language=language)
+    beside(films, [both(record(str(films / "film.mp4"), "a dog"), said)], ["srt"], cues=cues)
+    assert names(films) == {name}
+
+
+def test_the_language_is_the_one_that_is_spoken_for_the_longest_time(films):
+    said = transcript_record(str(films / "film.mp4"), *"abcde")
+    for segment, language in zip(said["segments"], ["en", "de", "fr", "de", None], strict=True):
+        segment["language"] = language
+    beside(films, [said], ["vtt"])
+    assert names(films) == {"film.de.vtt"}
+
+
+def test_a_file_of_somebody_else_stays_until_overwrite_replaces_it(films):
+    (films / "film.en.srt").write_text("mine")
+    done = beside(films, [speech(films / "film.mp4")])
+    assert (done.written, done.kept, done.failures) == (2, [str(films / "film.en.srt")], [])
+    assert (films / "film.en.srt").read_text() == "mine"
+    assert beside(films, [speech(films / "film.mp4")], overwrite=True).written == 1
+    assert "hello" in (films / "film.en.srt").read_text()
+    assert beside(films, [speech(films / "film.mp4", "new")]).written == 3
+
+
+def test_a_file_that_was_edited_is_no_longer_ours_and_one_of_another_output_folder_never_is(films):
+    beside(films, [speech(films / "film.mp4")], ["srt", "vtt"])
+    with (films / "film.en.srt").open("a") as file:
+        file.write("edited")
+    done = beside(films, [speech(films / "film.mp4", "new")], ["srt", "vtt"])
+    assert (done.written, done.kept) == (1, [str(films / "film.en.srt")])
+    assert (films / "film.en.srt").read_text().endswith("edited")
+    assert beside(films, [speech(films / "film.mp4", "again")], ["vtt"], out="other").kept == [f"{films}/film.en.vtt"]
+
+
+def test_sources_whose_names_differ_in_their_suffixes_alone_keep_them(films):
+    records = [speech(films / "film.mp4", "one"), speech(films / "film.mkv", "two"), speech(films / "other.mp4")]
+    assert beside(films, records, ["srt"]).failures == []
+    assert names(films) == {"film.mp4.en.srt", "film.mkv.en.srt", "other.en.srt"}
+    assert "two" in (films / "film.mkv.en.srt").read_text()
+
+
+def test_a_source_that_is_gone_gets_nothing_and_leaves_its_name_to_others(films):
+    beside(films, [speech(films / "film.mp4", "one")], ["srt"])
+    gone = speech(films / "film.mp4", "one")
+    gone["source"]["missing"] = True
+    assert beside(films, [gone, speech(films / "film.mkv", "two")], ["srt"]).written == 1
+    assert names(films) == {"film.en.srt"}
+    assert "two" in (films / "film.en.srt").read_text()
+
+
+def test_a_name_that_a_source_or_another_file_has_is_not_taken(films):
+    (films / "a.srt").write_text("a source")
+    records = [speech(films / "a.srt", language=None), speech(films / "b.en.mp4", language=None)]
+    done = beside(films, [*records, speech(films / "b.mp4", "two")], ["srt"], overwrite=True)
+    assert [line.partition(": ")[0] for line in done.failures] == [f"{films}/a.srt", f"{films}/b.en.srt"]
+    assert (films / "a.srt").read_text() == "a source"
+    assert "hello" in (films / "b.en.srt").read_text()
+
+
+def test_what_is_no_file_stays_and_is_one_line_each(films, tmp_path):
+    (films / "link.en.srt").symlink_to(tmp_path / "mine")
+    (tmp_path / "mine").write_text("mine")
+    (films / "folder.en.srt").mkdir()
+    os.mkfifo(films / "pipe.en.srt")
+    records = [speech(films / f"{name}.mp4") for name in ("link", "folder", "pipe", "last", "x" * 250)]
+    records.append(speech(tmp_path / "gone/film.mp4"))
+    done = beside(films, records, ["srt"], overwrite=True)
+    assert [line.partition("source: ")[2].partition(";")[0] for line in done.failures] == [
+        *("a symbolic link", "a folder", "a special file", "File name too long", "No such file or directory")
+    ]
+    assert done.written == 1
+    assert names(films) == {"link.en.srt", "folder.en.srt", "pipe.en.srt", "last.en.srt"}
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_read_only_folder_and_a_full_disk_cost_only_what_is_there(films):
+    """Nobody can make files in /sys. The largest size of a file stands in for a full disk."""
+    records = [speech("/sys/a.mp4"), speech(films / "b.mp4", "x" * 100_000), speech(films / "c.mp4")]
+    out = films.parent
+    path = annotations(out, records)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        done = write_beside(path, out, ["srt"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    read_only, full = [line.rpartition(": ")[2] for line in done.failures]
+    assert read_only in ("Read-only file system", "Permission denied", "Operation not permitted")
+    assert full == "File too large"
+    assert names(films) == {"c.en.srt"}
+
+
+def test_what_is_put_there_in_the_meantime_stays(films, monkeypatch):
+    write = Path.write_bytes
+
+    def write_slowly(path, content):
+        (films / "film.en.srt").write_text("mine")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_slowly)
+    (line,) = beside(films, [speech(films / "film.mp4")], ["srt"]).failures
+    assert "something else was put there in the meantime" in line
+    assert (films / "film.en.srt").read_text() == "mine"
+    assert names(films) == {"film.en.srt"}
+
+
+def test_the_command_says_what_it_did_and_that_something_failed(films):
+    out = films.parent / "out"
+    beside(films, [speech(films / "film.mp4"), speech("https://example.org/one.mp4")], ["srt"])
+    (films / "film.reelscribe.json").write_text("mine")
+    (films / "film.en.vtt").symlink_to("nowhere")
+    result = CliRunner().invoke(app, ["export", str(out), "--beside", "srt,vtt,json"])
+    assert result.exit_code == 3
+    assert result.stdout.splitlines() == [
+        "wrote 0 files beside the sources, and found 1 unchanged",
+        "kept 1 file beside the sources that others have made or changed, such as"
+        f" {films}/film.reelscribe.json; --overwrite replaces them",
+        "wrote nothing beside 1 source on web servers, which take no files",
+    ]
+    assert result.stderr == (
+        f"reelscribe: {films}/film.en.vtt: cannot be written beside its source: a symbolic link; expected a file or"
+        " nothing there; remove it\n"
+    )
+    (films / "film.en.vtt").unlink()
+    result = CliRunner().invoke(app, ["export", str(out), "--beside", "vtt,json", "--overwrite"])
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (
+        0,
+        "wrote 2 files beside the sources, and found 0 unchanged",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "expected --format or --beside, got neither"),
+        (["--beside", "srt,csv"], "expected formats out of srt, vtt, json, with commas, got 'csv'"),
+        (["--beside", ""], "expected formats out of srt, vtt, json, with commas, got ''"),
+        (["--format", "csv", "--overwrite"], "--overwrite: expected --beside with it"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error_before_anything_is_written(films, words, reason):
+    annotations(films, [speech(films / "film.mp4")])
+    result = CliRunner().invoke(app, ["export", str(films), *words])
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert names(films) == {"annotations.jsonl", "run.json"}
+
+
+def test_an_output_folder_that_cannot_remember_is_an_error_and_nothing_is_written(films):
+    out = films.parent / "out"
+    for make in (lambda: (out / NAME).mkdir(), lambda: (out / NAME).symlink_to("x")):
+        out.mkdir(exist_ok=True)
+        make()
+        with pytest.raises(OutputError, match=NAME):
+            beside(films, [speech(films / "film.mp4")])
+        (out / NAME).rmdir() if (out / NAME).is_dir() else (out / NAME).unlink()
+    (out / "annotations.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match="line 1: expected a record"):
+        write_beside(out / "annotations.jsonl", out, ALL)
+    assert names(films) == set()
