@@ -1,7 +1,9 @@
 """Results beside their sources: their names and contents, and that nothing of others is replaced."""
 
+import json
 import os
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,14 +143,21 @@ def test_what_is_no_file_stays_and_is_one_line_each(films, tmp_path):
     (tmp_path / "mine").write_text("mine")
     (films / "folder.en.srt").mkdir()
     os.mkfifo(films / "pipe.en.srt")
-    records = [speech(films / f"{name}.mp4") for name in ("link", "folder", "pipe", "last", "x" * 250)]
+    records = [speech(films / f"{name}.mp4") for name in ("link", "folder", "pipe", "caf\udce9", "x" * 250, "a\0b")]
     records.append(speech(tmp_path / "gone/film.mp4"))
     done = beside(films, records, ["srt"], overwrite=True)
     assert [line.partition("source: ")[2].partition(";")[0] for line in done.failures] == [
-        *("a symbolic link", "a folder", "a special file", "File name too long", "No such file or directory")
+        *(
+            "a symbolic link",
+            "a folder",
+            "a special file",
+            "File name too long",
+            "embedded null byte",
+            "No such file or directory",
+        )
     ]
     assert done.written == 1
-    assert names(films) == {"link.en.srt", "folder.en.srt", "pipe.en.srt", "last.en.srt"}
+    assert names(films) == {"link.en.srt", "folder.en.srt", "pipe.en.srt", "caf\udce9.en.srt"}
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -194,7 +203,7 @@ def test_the_command_says_what_it_did_and_that_something_failed(films):
         "wrote 0 files beside the sources, and found 1 unchanged",
         "kept 1 file beside the sources that others have made or changed, such as"
         f" {films}/film.reelscribe.json; --overwrite replaces them",
-        "wrote nothing beside 1 source on web servers, which take no files",
+        "wrote nothing beside 1 source on web servers or in archives, which take no files",
     ]
     assert result.stderr == (
         f"reelscribe: {films}/film.en.vtt: cannot be written beside its source: a symbolic link; expected a file or"
@@ -206,6 +215,23 @@ def test_the_command_says_what_it_did_and_that_something_failed(films):
         0,
         "wrote 2 files beside the sources, and found 0 unchanged",
     )
+
+
+def test_a_run_writes_when_it_ends(films, media):
+    shutil.copy(media.parent / "clips/events.mp4", films / "film.mp4")
+    command = ["shots", str(films / "film.mp4"), "-o", str(films.parent / "out"), "--beside", "json"]
+    assert CliRunner().invoke(app, [*command, "--dry-run"]).exit_code == 0
+    assert names(films) == {"film.mp4"}
+    result = CliRunner().invoke(app, [*command, "--json-log"])
+    event = json.loads(result.stderr.splitlines()[-1])
+    assert (result.exit_code, event["event"], event["written"], event["failures"]) == (0, "beside", 1, [])
+    path = films / "film.reelscribe.json"
+    assert path.read_bytes() == (films.parent / "out/annotations.jsonl").read_bytes()
+    path.rename(films / "mine")
+    path.symlink_to("mine")
+    result = CliRunner().invoke(app, [*command, "-q"])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert f"{path}: cannot be written beside its source: a symbolic link" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from reelscribe.export.annotations_reader import (
 from reelscribe.export.formats import check_formats
 from reelscribe.export.subtitles import Cue, CueSource, shown_language, subrip, subtitle_content, webvtt
 from reelscribe.results.schema import output_errors
-from reelscribe.storage.address import is_address, is_web_address
+from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
 from reelscribe.storage.stores import Stores
 
@@ -53,7 +53,7 @@ class Beside:
     kept: list[str] = field(default_factory=list)
     """Those that somebody else has made or changed, and that stay."""
     unwritable: int = 0
-    """Number of the sources on web servers, which cannot be written to."""
+    """Number of the sources on web servers and in archives, which cannot be written to."""
     failures: list[str] = field(default_factory=list)
     """A line for each file that could not be written."""
 
@@ -104,7 +104,7 @@ def write_beside(
         for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
             if source.missing:
                 continue
-            if is_web_address(source.absolute_path):
+            if is_web_address(source.absolute_path) or is_member(source.absolute_path):
                 done.unwritable += 1
                 continue
             for suffix, content in _contents(line, source, formats, cues):

@@ -57,6 +57,10 @@ class FileStore:
         except OSError as error:
             raise MediaError(f"its archive cannot be read: {error.strerror}") from None
 
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
+        """Refuse, as files of this machine are not written in this way."""
+        raise MediaError(f"{address}: expected an object")
+
     def close(self) -> None:
         """Do nothing, as no file is open."""
 
@@ -93,6 +97,10 @@ class TarStore:
         offset, _, stat = stored.version.partition(" ")
         whole, end = StoredObject.from_stat(archive, stat), stored.size if stop is None else stop
         return self._store_of(archive).read(whole, int(offset) + start, int(offset) + end)
+
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
+        """Refuse, as archives are not written to."""
+        raise MediaError("expected an object, as nothing can be written to archives")
 
     def close(self) -> None:
         """Do nothing, as the stores of the archives are closed by themselves."""
