@@ -10,13 +10,15 @@ import hashlib
 import os
 import sqlite3
 import stat
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from reelscribe._files import atomic_file, file_stat
 from reelscribe.errors import MediaError, NoSuchObject, OutputError, UsageError, brief
@@ -41,6 +43,11 @@ _SUBTITLES: Mapping[str, Callable[[Sequence[Cue]], str]] = {"srt": subrip, "vtt"
 BESIDE_FORMATS = (*_SUBTITLES, "json")
 """The formats that can be written beside sources."""
 
+_WRITERS = 8
+"""Number of files that are written at the same time, as each waits for its disk or its store."""
+
+_Outcome = Literal["written", "unchanged", "kept"]
+
 
 @dataclass
 class Beside:
@@ -56,6 +63,18 @@ class Beside:
     """Number of the sources on web servers and in archives, which cannot be written to."""
     failures: list[str] = field(default_factory=list)
     """A line for each file that could not be written."""
+
+    def add(self, name: str, outcome: Future[_Outcome]) -> None:
+        """Wait for what becomes of a file, and add it."""
+        try:
+            what = outcome.result()
+        except (OSError, ValueError, MediaError) as error:  # ValueError: no file can have this name
+            reason = isinstance(error, OSError) and error.strerror
+            self.failures.append(f"{name}: cannot be written beside its source: {reason or error}")
+        else:
+            self.written += what == "written"
+            self.unchanged += what == "unchanged"
+            self.kept += [name] if what == "kept" else []
 
 
 def check_beside(formats: Sequence[str]) -> None:
@@ -99,8 +118,8 @@ def write_beside(
     done = Beside()
     models = read_models(annotations)
     names = _Names(filter(None, read_lines(annotations, present_path)))
-    with closing(Stores()) as stores, _Memory(out) as memory:
-        folders = _Folders(out)
+    folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
+    with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
         for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
             if source.missing:
                 continue
@@ -108,15 +127,14 @@ def write_beside(
                 done.unwritable += 1
                 continue
             for suffix, content in _contents(line, source, formats, cues):
-                name = names.name_for(source.absolute_path, suffix)
+                name, is_free = names.take(source.absolute_path, suffix)
                 place = _Objects(stores.of(name)) if is_address(name) else folders
-                try:
-                    names.take(name)
-                    _write(place, name, content, memory, done, overwrite=overwrite)
-                except (OSError, ValueError, MediaError) as error:  # ValueError: no file can have this name
-                    reason = isinstance(error, OSError) and error.strerror
-                    done.failures.append(f"{name}: cannot be written beside its source: {reason or error}")
+                waiting.append((name, threads.submit(_write, place, name, content, memory, is_free, overwrite)))
+                if len(waiting) == _WRITERS:
+                    done.add(*waiting.popleft())
             del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+        for name, outcome in waiting:
+            done.add(name, outcome)
     return done
 
 
@@ -132,18 +150,19 @@ def _contents(
         yield ".reelscribe.json", line
 
 
-def _write(place: _Place, name: str, content: bytes, memory: _Memory, done: Beside, *, overwrite: bool) -> None:
+def _write(place: _Place, name: str, content: bytes, memory: _Memory, is_free: bool, overwrite: bool) -> _Outcome:
     """Write a file, unless it is there already or what is there is not ours."""
+    if not is_free:
+        raise FileExistsError("another source, or a file beside another source, has this name; rename one of them")
     digest = hashlib.sha256(content).hexdigest()
     there = place.find(name)
     if there and there.sha256 == digest:
-        done.unchanged += 1
-    elif there and not overwrite and not memory.has_written(name, there.sha256):
-        done.kept.append(name)
-    else:
-        memory.remember(name, digest)  # before it is there, so that it is known as ours however this process ends
-        place.write(name, content, there)
-        done.written += 1
+        return "unchanged"
+    if there and not overwrite and not memory.has_written(name, there.sha256):
+        return "kept"
+    memory.remember(name, digest)  # before it is there, so that it is known as ours however this process ends
+    place.write(name, content, there)
+    return "written"
 
 
 class _Names:
@@ -153,16 +172,16 @@ class _Names:
         self._taken = set(paths)
         self._stems = Counter(os.path.splitext(path)[0] for path in self._taken)
 
-    def name_for(self, path: str, suffix: str) -> str:
-        """Return the name of a file of a source: with the suffix of the source only where it is needed to tell two."""
-        stem = os.path.splitext(path)[0]
-        return f"{stem if self._stems[stem] == 1 else path}{suffix}"
+    def take(self, path: str, suffix: str) -> tuple[str, bool]:
+        """Return the name of a file of a source, and whether neither a source nor the file of another one has it.
 
-    def take(self, name: str) -> None:
-        """Take a name; raises FileExistsError if it is that of a source, or of a file of another one."""
-        if name in self._taken:
-            raise FileExistsError("another source, or a file beside another source, has this name; rename one of them")
+        The name has the suffix of the source only where that tells it from another source.
+        """
+        stem = os.path.splitext(path)[0]
+        name = f"{stem if self._stems[stem] == 1 else path}{suffix}"
+        is_free = name not in self._taken
         self._taken.add(name)
+        return name, is_free
 
 
 class _There(NamedTuple):
@@ -191,6 +210,8 @@ class _Folders:
         self._out = os.fsencode(out.absolute())
 
     def find(self, name: str) -> _There | None:
+        with suppress(OSError):  # as a rule there is none
+            self._partial(name).unlink()  # of a process that was killed
         try:
             mode = os.lstat(name).st_mode
         except FileNotFoundError:
@@ -203,14 +224,18 @@ class _Folders:
             return _There(hashlib.file_digest(file, "sha256").hexdigest(), version)
 
     def write(self, name: str, content: bytes, there: _There | None) -> None:
-        # No other process uses the name of the incomplete file: one at a time writes for an output folder (`_Memory`).
-        # The next run into that folder has the same name for it, so what a killed one leaves is replaced.
-        key = hashlib.sha256(self._out + b"\0" + os.fsencode(name)).hexdigest()[:16]
-        path = Path(name)
-        with atomic_file(path, partial=path.with_name(f".reelscribe-{key}.partial")) as partial:
+        with atomic_file(Path(name), partial=self._partial(name)) as partial:
             partial.write_bytes(content)
             if file_stat(name) != (there.version if there else ""):
                 raise FileExistsError("something else was put there in the meantime; run the same command again")
+
+    def _partial(self, name: str) -> Path:
+        """Return where a file is while it is incomplete, the same in every run into the output folder.
+
+        Nobody else uses that path: one process at a time writes for an output folder (`_Memory`).
+        """
+        key = hashlib.sha256(self._out + b"\0" + os.fsencode(name)).hexdigest()[:16]
+        return Path(name).with_name(f".reelscribe-{key}.partial")
 
 
 class _Objects:
@@ -236,17 +261,17 @@ class _Objects:
 class _Memory:
     """The digests of all that was ever written beside sources for an output folder, as a context manager.
 
-    One process at a time has it open.
+    One process at a time has it open, and any of its threads may use it.
     """
 
     def __init__(self, out: Path) -> None:
-        self._path = out / NAME
+        self._path, self._lock = out / NAME, Lock()
 
     def __enter__(self) -> Self:
         if self._path.is_symlink():
             raise OutputError(f"{self._path}: a symbolic link; expected a file or nothing there; remove it")
         with output_errors(self._path, "written"):
-            self._database = sqlite3.connect(self._path, isolation_level=None)
+            self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             try:
                 self._database.executescript(
                     """
@@ -270,7 +295,7 @@ class _Memory:
 
     def has_written(self, name: str, sha256: str) -> bool:
         """Return whether a file with this content was written."""
-        with output_errors(self._path, "read"):
+        with output_errors(self._path, "read"), self._lock:
             rows = self._database.execute(
                 "SELECT 1 FROM written WHERE name = ? AND sha256 = ?", (os.fsencode(name), sha256)
             )
@@ -278,5 +303,5 @@ class _Memory:
 
     def remember(self, name: str, sha256: str) -> None:
         """Remember, whatever happens to this process, that a file with this content is written."""
-        with output_errors(self._path, "written"):
+        with output_errors(self._path, "written"), self._lock:
             self._database.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (os.fsencode(name), sha256))
