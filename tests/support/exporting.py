@@ -56,7 +56,7 @@ def record(path="clip.mp4", *captions, start=0.0, **changes):
             "bytes": 5,
             "sha256": "00ff",
             "missing": False,
-            "absolute_path": absolute_name(path),
+            "absolute_path": absolute_name(str(path)),
         },
         "status": "ok",
         "error": None,

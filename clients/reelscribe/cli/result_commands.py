@@ -154,9 +154,8 @@ def report_beside(done: export_beside.Beside, *, quiet: bool = False) -> None:
             f" {done.kept[0]}; --overwrite replaces them"
         )
     if done.unwritable:
-        lines.append(
-            f"wrote nothing beside {count(done.unwritable, 'source')} on web servers or in archives, which take no files"
-        )
+        sources = count(done.unwritable, "source")
+        lines.append(f"wrote nothing beside {sources} on web servers or in archives, which take no files")
     for line in [] if quiet else lines:
         typer.echo(printable(line))
     for line in done.failures:
