@@ -1,12 +1,15 @@
 """The commands and programs in the documents run, against a real server, and answer what the documents say."""
 
 import re
+import shutil
+import tarfile
 from itertools import chain
 
 import pytest
 
 from support.clone import Clone
 from support.documents import DOCUMENTS, ROOT, Block, blocks
+from support.stores import s3_server
 
 BEFORE = {
     ("docs/operations.md", "Start and stop"): "rm model_store/whisper.mar model_store/qwen3-vl.mar",
@@ -53,8 +56,22 @@ def readers() -> list:
 
 
 @pytest.fixture
-def clone(tmp_path):
-    clone = Clone(tmp_path)
+def library(tmp_path, monkeypatch):
+    """The bucket of a reader, with two films and a shard, and the credentials in the environment."""
+    (films := tmp_path / "bucket" / "films").mkdir(parents=True)
+    (shards := tmp_path / "bucket" / "shards").mkdir()
+    for name in ("old.avi", "spoken.mp4"):
+        shutil.copy(ROOT / "demo" / "media" / name, films)
+    with tarfile.open(shards / "000.tar", "w") as shard:
+        shard.add(ROOT / "demo" / "media" / "same-480x270.mp4", "000.mp4")
+    with s3_server(monkeypatch, tmp_path / "bucket", "library"):
+        yield
+
+
+@pytest.fixture
+def clone(tmp_path, library):
+    (folder := tmp_path / "clone").mkdir()
+    clone = Clone(folder)
     yield clone
     clone.stop()
 
