@@ -124,7 +124,7 @@ def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float
     return sum(count for _, count in events[start:]) / (events[-1][0] - events[start - 1][0])
 
 
-def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions) -> Delivered:
+def deliver(servings: Sequence[Serving], paths: Sequence[Path | str], out: Path, options: CaptionOptions) -> Delivered:
     """Caption the files, write the records to the empty folder `out`, and return the figures of the run."""
     client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
     start = time.monotonic()
@@ -150,7 +150,7 @@ class WholeRun:
     """A run of the same files to the same servers, which `report.take_turns` repeats."""
 
     servings: Sequence[Serving]
-    paths: Sequence[Path]
+    paths: Sequence[Path | str]
     options: CaptionOptions = EVERY_FRAME
     runs: list[Delivered] = field(default_factory=list)
 
@@ -220,7 +220,7 @@ async def transport_alone(serving: Serving, in_flight: int, seconds: float) -> f
 
 
 async def _run(
-    servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions
+    servings: Sequence[Serving], paths: Sequence[Path | str], out: Path, options: CaptionOptions
 ) -> tuple[TimedClient, Summary]:
     servers = [Server(serving.url, serving.token) for serving in servings]
     async with TimedClient(servers, servings[0].model) as client:

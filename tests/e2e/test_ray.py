@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from reelscribe.cli import app
 from servers.ray_cluster import RayCluster, ray_cluster
+from support.commands import reelscribe
 from support.odd_runs import (
     MISBEHAVING,
     SOME_FAILED,
@@ -30,6 +31,7 @@ from support.odd_runs import (
 from support.patience import PATIENCE
 from support.scraping import Figures, scrape_server
 from support.servers import RunningServer, saved_frames, serve_demo_models, wait_until
+from support.stores import s3_server
 
 RUNS = int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "0"))
 BLOWS = (
@@ -214,3 +216,22 @@ def test_whatever_is_killed_the_records_are_those_of_one_machine(running, librar
     with over(cluster, running, library, out) as run:
         complete(run, out)
     assert results_in(out) == expected
+
+
+def test_nodes_read_a_bucket_by_themselves_also_after_the_driver_was_killed(media, tmp_path, monkeypatch):
+    (films := tmp_path / "bucket").mkdir()
+    for name in ("full-chroma.mkv", "old.avi", "same-640x360.webm", "spoken.mp4", "variable-rate.mp4"):
+        shutil.copy(media / name, films)
+    command = reelscribe("shots", "s3://bucket/", "--quiet", "--out")
+    with s3_server(monkeypatch, films) as bucket:
+        subprocess.run([*command, tmp_path / "here"], check=True, timeout=PATIENCE)
+        bucket.requests.clear()
+        with ray_cluster(2) as cluster:  # with the credentials of the environment
+            over_ray = [*command, tmp_path / "there", "--ray", cluster.address]
+            with subprocess.Popen(over_ray, env=cluster.environment) as driver, bucket.asked:
+                assert bucket.asked.wait_for(lambda: bucket.requests["spoken.mp4"], PATIENCE)
+                driver.kill()
+            subprocess.run(over_ray, env=cluster.environment, check=True, timeout=PATIENCE)
+        assert sum(bucket.sent.values()) > 0
+    here, there = [(tmp_path / name / "annotations.jsonl").read_bytes() for name in ("here", "there")]
+    assert there == here

@@ -40,7 +40,7 @@ from reelscribe.cli.options.summary import SummaryOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten, on_command_line
 from reelscribe.cli.result_commands import describe_written, report_beside
-from reelscribe.errors import ServerError, UsageError, printable
+from reelscribe.errors import ServerError, StoreUnavailable, UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import ModelSpec, TrackSpec
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.run.driver import Run
 
 _SERVER_TRIES = 15
-"""Number of times in a row that a run of --watch may find no server."""
+"""Number of times in a row that a run of --watch may find no server or no store."""
 
 
 @flatten
@@ -321,17 +321,17 @@ async def _watch(
         if told.done():
             await cancel_all([waiting])
             return status or 0
-        waiting.result()
         try:
+            waiting.result()
             outcome = await annotate(interrupts)
-        except ServerError as error:
+        except (ServerError, StoreUnavailable) as error:
             refused += 1
             if status is None or refused > _SERVER_TRIES:
                 raise
             typer.echo(f"reelscribe: {printable(str(error))}; trying again in a minute", err=True)
             watch.look_again()
         else:
-            status, refused = finish(*outcome), 0
+            status, refused = await asyncio.to_thread(finish, *outcome), 0  # so that signals are seen meanwhile
 
 
 def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progress: Progress) -> bool:

@@ -97,7 +97,7 @@ def check_beside(formats: Sequence[str]) -> None:
 def write_beside(
     annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto", *, overwrite: bool = False
 ) -> Beside:
-    """Write results beside their sources, as far as these were not gone when the last run ended.
+    """Write results beside the sources that a run could read, and that were not gone when the last run ended.
 
     A file that cannot be written costs the others nothing.
 
@@ -121,7 +121,7 @@ def write_beside(
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
     with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
         for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
-            if source.missing:
+            if source.missing or source.sha256 is None:
                 continue
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):
                 done.unwritable += 1

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reelscribe._files import atomic_file, replace_folder
 from reelscribe.errors import UsageError
+from reelscribe.storage.address import is_address
 
 _MAX_PART_BYTES = 255  # limit of most file systems for a name without its folders
 _MAX_NAME_BYTES = 1000  # for a name with its folders; a whole path has at most 4096, and the export folder may be deep
@@ -211,7 +212,11 @@ class FileNames:
 
 
 def _absolute(path: str) -> str:
-    """Return the absolute path, spelled as the file system would return it, with invalid characters replaced."""
+    """Return the absolute path, spelled as the file system would return it, with invalid characters replaced.
+
+    That of an address begins with its scheme as a folder.
+    """
+    path = f"/{path.replace('://', '/', 1)}" if is_address(path) else path
     return os.path.abspath(os.fsdecode(os.fsencode(_NOT_IN_A_NAME.sub("_", path))))
 
 

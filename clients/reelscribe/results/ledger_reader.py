@@ -40,7 +40,7 @@ from reelscribe.results.records import (
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
-from reelscribe.storage.address import absolute_name, is_stored
+from reelscribe.storage.address import absolute_name, is_address, is_member
 
 Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch, SavedSummaryBatch)
 
@@ -207,9 +207,13 @@ class LedgerReader:
             )
 
     def _version_of(self, key: bytes) -> str | None:
-        """Return the version of the object in a store that a run read last; None for a file."""
-        stat = self.stat_of(key) if is_stored(os.fsdecode(key)) else None
-        return stat.partition(" ")[2] or None if stat else None
+        """Return the version of the object that a run read last, or of its archive; None for what is in a file."""
+        name = os.fsdecode(key)
+        stat = self.stat_of(key) if is_address(name) else None
+        if not stat:
+            return None
+        before = 3 if is_member(name) else 1  # its size, and for a member its place and the size of the archive
+        return " ".join(stat.split(" ")[before:]) or None
 
     def _extra_of(self, key: bytes) -> dict[str, Any] | None:
         rows = self._select(_FIND_EXTRA, key)

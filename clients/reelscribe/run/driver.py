@@ -56,6 +56,9 @@ on meanwhile."""
 HEAD_START_SECONDS = 0.5
 """Seconds for which the reading of headers waits for the first source."""
 
+LIST_ATTEMPTS = 3
+"""Number of times that a store is asked for a page of its list, for which nothing else can be done meanwhile."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -214,7 +217,7 @@ class Run:
     async def _open(self, names: Names, stack: AsyncExitStack) -> Listing:
         """Check the names, and connect to the nodes, before anything is written."""
         suffixes = MEDIA_SUFFIXES if self._nodes.takes_audio else VIDEO_SUFFIXES
-        stores = Stores(self._spool.stall_seconds)
+        stores = Stores(self._spool.stall_seconds, attempts=LIST_ATTEMPTS)
         stack.callback(stores.close)
         if not self._selection.rest_seconds:  # where sources are waited for, some names have none yet
             await asyncio.to_thread(check_names, names, suffixes, self._selection, stores)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from reelscribe._files import file_stat
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import MediaError, UsageError
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
     check_address,
+    file_name,
+    file_of,
     is_address,
     is_archive,
     is_member,
@@ -68,7 +71,9 @@ class Selection:
     """For how long nobody must have written to a file, in seconds. What is in a store is taken at once."""
 
     def takes(self, found: Found) -> bool:
-        """Return whether a source belongs to the run."""
+        """Return whether a source belongs to the run. What cannot be one always does, so that its record says so."""
+        if found.problem:
+            return True
         if not self.fits(found.path) or (self.rest_seconds and not self._has_rested(found.path)):
             return False
         if self.shard:
@@ -83,10 +88,10 @@ class Selection:
         return (not self.include or fits_any(path, self.include)) and not fits_any(path, self.exclude)
 
     def _has_rested(self, path: str) -> bool:
-        if is_stored(path):
+        if (file := file_of(path)) is None:
             return True
         try:  # the time of the last change, which programs that copy files cannot set back
-            return os.stat(path).st_ctime <= time.time() - self.rest_seconds
+            return os.stat(file).st_ctime <= time.time() - self.rest_seconds
         except (OSError, ValueError):
             return True  # its record tells why it cannot be read
 
@@ -158,9 +163,25 @@ def check_names(names: Names, suffixes: Collection[str], selection: Selection, s
     )
 
 
+def with_stats(page: Sequence[Found], stores: Stores) -> list[Found]:
+    """Return sources with what tells their versions now; empty for what cannot be read.
+
+    Args:
+        page: Some hundred sources; stores are asked about many at a time.
+        stores: Those in which they are.
+    """
+    asked = [found.path for found in page if found.stat is None and not found.problem and is_stored(found.path)]
+    stats = dict(zip(asked, stores.stats(asked), strict=True))
+
+    def stat_of(found: Found) -> str:
+        return "" if found.problem else stats[found.path] if found.path in stats else file_stat(found.path)
+
+    return [found if found.stat is not None else found._replace(stat=stat_of(found)) for found in page]
+
+
 def fits_any(path: str, globs: Iterable[str]) -> bool:
     """Return whether a path fits one of some globs, as a whole or by the name of the file."""
-    return any(fnmatchcase(path, glob) or fnmatchcase(os.path.basename(path), glob) for glob in globs)
+    return any(fnmatchcase(path, glob) or fnmatchcase(file_name(path), glob) for glob in globs)
 
 
 def _find(

@@ -23,7 +23,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple, Self
 
-from reelscribe._files import file_stat, size_in
+from reelscribe._files import size_in
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
@@ -37,7 +37,7 @@ from reelscribe.results.known_files import KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.file_search import Found, Names, Selection, find_sources
+from reelscribe.run.file_search import Found, Names, Selection, find_sources, with_stats
 from reelscribe.run.tracks.track import PlannedTrack
 from reelscribe.storage.address import is_stored, suffix
 from reelscribe.storage.stores import Stores
@@ -150,8 +150,8 @@ class Listing:
             selection: Which sources belong to the run; None for all.
             stores: Those in which addresses are looked for; needed if there are any.
         """
-        self._stores = stores
-        self._sources = self._kept(find_sources(names, suffixes, stores), selection or Selection())
+        self._stores = stores or Stores()
+        self._sources = self._kept(find_sources(names, suffixes, self._stores), selection or Selection())
         self._lock = Lock()
         self._tracks: Sequence[PlannedTrack] = ()
         self._taken = self._found = self._last = 0
@@ -351,18 +351,7 @@ class Listing:
 
     def _find_page(self) -> list[Found]:
         """Return the next sources, with what tells their versions; none at the end."""
-        page = list(islice(self._sources, NAMES_AT_ONCE))
-        asked = [found.path for found in page if found.stat is None and is_stored(found.path)]
-        stats = dict(zip(asked, self._stores.stats(asked), strict=True)) if self._stores else {}
-        return [self._with_stat(found, stats) for found in page]
-
-    @staticmethod
-    def _with_stat(found: Found, stats: Mapping[str, str]) -> Found:
-        if found.stat is not None:
-            return found
-        if found.problem:
-            return found._replace(stat="")
-        return found._replace(stat=stats[found.path] if found.path in stats else file_stat(found.path))
+        return with_stats(list(islice(self._sources, NAMES_AT_ONCE)), self._stores)
 
     def _add(
         self, files: Sequence[Found], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]

@@ -30,11 +30,11 @@ from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, resolve_dependencies, source_error
 from reelscribe.storage.address import file_of, is_member, is_stored
 from reelscribe.storage.objects import StoredObject
-from reelscribe.storage.spool import CONNECTIONS, Spool, SpoolOptions
+from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
 
 OnMessage = Callable[[FromNode], None]
 
-SOURCES_AHEAD = 2 * CONNECTIONS
+SOURCES_AHEAD = 2 * FETCHES
 """Number of sources in stores that are being fetched, or are about to be. Others wait until these are done with it."""
 
 

@@ -8,10 +8,7 @@ table go into the records as `extra`. A row that cannot be used is an error of a
 from __future__ import annotations
 
 import csv
-import datetime
-import io
 import json
-import math
 import os
 import shutil
 import sys
@@ -23,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from reelscribe.errors import UsageError, brief, missing_package
-from reelscribe.results.escaping import escape_surrogates
 from reelscribe.storage.address import check_address, is_address
+from reelscribe.storage.objects import plain
 
 COLUMNS = ("path", "url")
 """Names of the column of a table that names the sources; the first that a row has counts."""
@@ -94,8 +91,7 @@ class SourceList:
             return
         with self._open() as file:
             if self._kind == ".csv":
-                with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="") as text:
-                    yield from self._csv_rows(text)
+                yield from self._csv_rows(file)
             elif self._kind in (".jsonl", ".ndjson"):
                 yield from self._json_rows(file)
             else:
@@ -138,8 +134,8 @@ class SourceList:
                 continue
             yield self._table_row(number, value)
 
-    def _csv_rows(self, text: IO[str]) -> Iterator[Row]:
-        reader = csv.DictReader(text, strict=True)
+    def _csv_rows(self, file: IO[bytes]) -> Iterator[Row]:
+        reader = csv.DictReader(_text_lines(file), strict=True)
         try:
             columns = reader.fieldnames or ()
         except csv.Error as error:
@@ -185,15 +181,19 @@ class SourceList:
         if not isinstance(name, str):
             return self._bad(number, f"expected a name in the column {' or '.join(COLUMNS)}, got {brief(name)}")
         try:
-            extra = json.dumps({str(key): _plain(each) for key, each in value.items() if key not in COLUMNS})
-        except RecursionError:
-            return self._bad(number, "expected other columns that are not nested as deeply")
+            extra = json.dumps({str(key): plain(each) for key, each in value.items() if key not in COLUMNS})
+        except ValueError as error:
+            return self._bad(number, f"other columns: {error}")
         if len(extra) > MOST_EXTRA:
             return self._bad(number, f"expected other columns of at most {MOST_EXTRA:,} bytes, got {len(extra):,}")
         return self._row(number, name, extra)
 
     def _row(self, number: int, name: str, extra: str | None) -> Row:
-        if not name or "\0" in name:
+        try:
+            is_name = bool(os.fsencode(name)) and "\0" not in name
+        except UnicodeError:
+            is_name = False
+        if not is_name:
             return self._bad(number, f"expected a path or an address, got {brief(name)}")
         if is_address(name):
             try:
@@ -221,26 +221,13 @@ def _pieces(file: IO[bytes], end: bytes) -> Iterator[bytes | None]:
         yield _short(rest)
 
 
+def _text_lines(file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a table; in the place of one that is too long, one that is no row."""
+    encoding = "utf-8-sig"
+    for line in _pieces(file, b"\n"):
+        yield '""?\n' if line is None else line.decode(encoding, "surrogateescape") + "\n"
+        encoding = "utf-8"
+
+
 def _short(piece: bytes) -> bytes | None:
     return piece if len(piece) <= MOST_BYTES else None
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a table as one that JSON has."""
-    match value:
-        case str():
-            return escape_surrogates(value)
-        case bool() | int() | None:
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case bytes():
-            return value.decode("utf-8", "backslashreplace")
-        case datetime.date() | datetime.time():
-            return value.isoformat()
-        case _:
-            return str(value)

@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Collection
 from contextlib import closing
+from itertools import islice
 
-from reelscribe._files import file_stat
 from reelscribe.errors import UsageError
 from reelscribe.results.schema import path_key
-from reelscribe.run.file_search import Names, Selection, find_sources
-from reelscribe.storage.address import is_stored
+from reelscribe.run.file_search import Names, Selection, find_sources, with_stats
+from reelscribe.storage.address import file_of, is_stored
 from reelscribe.storage.stores import Stores
 
 LOOK_SECONDS = 5.0
@@ -31,6 +31,9 @@ REST_SECONDS = 10.0
 
 RETRY_SECONDS = 60.0
 """Seconds until a run is begun again that could not begin."""
+
+_AT_ONCE = 512
+"""Number of sources whose versions are asked for at once."""
 
 _LOOKING_SHARE = 0.05
 """Largest part of the time that is spent on searching, where folders are so large that a search takes long."""
@@ -76,15 +79,16 @@ class Watch:
         self._pause = max(self._pause, RETRY_SECONDS)
 
     def _has_changed(self) -> bool:
-        began, asks_stores, found = time.monotonic(), False, set()
+        began, asks_stores = time.monotonic(), False
+        versions: set[int] = set()
         with closing(Stores()) as stores:
-            for each in find_sources(self._names, self._suffixes, stores):
-                asks_stores = asks_stores or is_stored(each.path)
-                if self._selection.takes(each):
-                    stat = each.stat if each.stat is not None else "" if asks_stores else file_stat(each.path)
-                    found.add(hash((path_key(each.path), stat)))
+            sources = filter(self._selection.takes, find_sources(self._names, self._suffixes, stores))
+            while page := list(islice(sources, _AT_ONCE)):
+                asks_stores = asks_stores or any(file_of(each.path) is None for each in page)
+                for each in with_stats(page, stores):
+                    versions.add(hash((path_key(each.path), each.stat)))
         least = LOOK_IN_STORES_SECONDS if asks_stores else LOOK_SECONDS
         self._pause = max(least, (time.monotonic() - began) / _LOOKING_SHARE)
-        is_new = not found <= self._known
-        self._known = found
+        is_new = not versions <= self._known
+        self._known = versions
         return is_new

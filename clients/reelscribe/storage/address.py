@@ -21,7 +21,8 @@ _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MEMBER = ".tar::"
 _SECRET = re.compile(
-    r"[?&]([^=&#]*(signature|token|secret|password|credential|api_?key|access_?key)[^=&#]*|sig|key|auth)=",
+    r"[?&;#]([^=&;#]*(signature|token|secret|passw|credential|api_?key|access_?key|hmac|jwt|policy)[^=&;#]*"
+    "|sig|key|auth|pass|pwd|code)=",
     re.IGNORECASE,
 )
 """A parameter of an address that is likely to be secret, as in the signed addresses that stores lend for a while."""
@@ -82,10 +83,15 @@ def absolute_name(name: str) -> str:
     return os.path.abspath(name)
 
 
+def file_name(name: str) -> str:
+    """Return the name of the file that a source is, without folders, its archive, and what a web address asks for."""
+    path = re.split("[?#]", name, maxsplit=1)[0] if is_web_address(name) else name
+    return path.rpartition("/")[2].rpartition("::")[2]
+
+
 def suffix(name: str) -> str:
     """Return the suffix of the file name of a source, with its dot, in lower case."""
-    path = urlsplit(name).path if is_web_address(name) else name
-    return os.path.splitext(path)[1].lower()
+    return os.path.splitext(file_name(name))[1].lower()
 
 
 def is_web_address(name: str) -> bool:
@@ -106,21 +112,25 @@ def check_address(address: str) -> None:
     """Check that an address can be the name of a source.
 
     Raises:
-        UsageError: It has a password or a token, which would get into records; or names no bucket or host. The message
-            has neither.
+        UsageError: It is none, or names no bucket or host; or has a password or what is likely to be a token, which
+            would get into records. The message has neither.
     """
     scheme, _, rest = address.partition("://")
     place, _, _ = rest.partition("/")
     shown = f"{scheme}://{quote(place.rpartition('@')[2], safe=':[]')}/..."
-    if is_web_address(address) and "@" in place:
+    if "@" in place:
         raise UsageError(
             f"{shown}: expected an address without a name and password, which would get into records; put them into"
-            " ~/.netrc"
+            f" {'~/.netrc' if is_web_address(address) else 'the environment'}"
         )
     if is_web_address(address) and _SECRET.search(address):
         raise UsageError(
             f"{shown}: expected an address without a signature or token, which would get into records; give the"
             " object's own address, such as s3://bucket/key, with the credentials in the environment"
         )
-    if not place:
+    try:
+        host = urlsplit(address).hostname and urlsplit(address).port != 0 if is_web_address(address) else place
+    except ValueError:
+        host = ""
+    if not host:
         raise UsageError(f"{shown}: expected a {'host' if is_web_address(address) else 'bucket'} after {scheme}://")

@@ -10,20 +10,27 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterator
-from itertools import groupby
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, brief
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.address import split_member
-from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject
+from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, plain
 
 MOST_BESIDE = 2**16
-"""Largest size of a file beside a member that goes into its record, in bytes."""
+"""Largest size of all files together beside a member that go into its record, in bytes."""
+
+MOST_TOGETHER = 100
+"""Largest number of members that belong together; more of the same name are taken for others."""
 
 _AHEAD_BYTES = 2**14
 """Number of bytes that are read at once while headers are looked at. Small files beside members may be among them."""
+
+_ATTEMPTS, _FIRST_PAUSE = 5, 0.25
+"""Number of times that headers are asked for until the store answers, and the first of the pauses, which double."""
 
 _MOST_HEADER = 2**20
 """Largest size of the header of a member, in bytes. Long names and attributes are part of it."""
@@ -83,10 +90,8 @@ class TarStore:
     def list(self, address: str) -> Iterator[StoredObject]:
         """Yield the members of an archive whose names begin like this, with what lies beside them."""
         archive, start = split_member(address)
-        for _, group in groupby(self._members(archive), lambda member: member.key):
-            members = list(group)
-            beside = {member.suffix: self._content(member.stored) for member in members if member.is_beside}
-            extra = json.dumps(beside) if beside else None
+        for members in _together(self._members(archive)):
+            extra = _beside(members)
             for member in members:
                 if member.name.startswith(start) and not member.is_beside:
                     yield member.stored._replace(extra=extra)
@@ -109,36 +114,66 @@ class TarStore:
         """Yield the files in an archive, in their order."""
         store = self._store_of(archive)
         stored = store.info(archive)
+        headers = _Headers(store, stored)
+        file: Any = headers  # it has the three methods of a file that are needed
         try:
-            headers: Any = _Headers(store, stored)  # it has the three methods of a file that are needed
-            with tarfile.open(fileobj=headers, mode="r:", errorlevel=2) as tar:
+            with tarfile.open(fileobj=file, mode="r:", errorlevel=2) as tar:
                 for member in tar:
                     tar.members = []  # type: ignore[attr-defined] # those of a large archive would fill the memory
                     if member.isreg() and not member.issparse():
                         if member.offset_data + member.size > stored.size:
                             raise MediaError(f"expected a whole archive, but it ends within {brief(member.name)}")
                         version = f"{member.offset_data} {stored.stat}"
-                        address = f"{archive}::{member.name}"
-                        yield _Member(member.name, StoredObject(address, member.size, version, float(member.mtime)))
-        except (tarfile.TarError, ValueError, OverflowError) as error:
+                        found = StoredObject(f"{archive}::{member.name}", member.size, version, float(member.mtime))
+                        content = None
+                        if _is_beside(member.name) and member.size <= MOST_BESIDE:
+                            content = headers.read_at(member.offset_data, member.size)
+                        yield _Member(member.name, found, content)
+                # For `tarfile`, a header that is damaged or cut is the end.
+                if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
+                    raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
             raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
 
-    def _content(self, stored: StoredObject) -> Any:
-        """Return what lies beside a member: a value for JSON, a text otherwise; None if it cannot be taken."""
-        if stored.size > MOST_BESIDE:
-            return None
-        content = b"".join(self.read(stored)).decode("utf-8", "replace")
-        if not stored.address.lower().endswith(".json"):
-            return content
-        try:
-            return json.loads(content, parse_constant=lambda _: None)
-        except (ValueError, RecursionError):
-            return None
+
+def _together(members: Iterator[_Member]) -> Iterator[list[_Member]]:
+    """Yield the members that follow each other and belong together."""
+    for _, group in groupby(members, lambda member: member.key):
+        while some := list(islice(group, MOST_TOGETHER)):
+            yield some
+
+
+def _beside(members: Sequence[_Member]) -> str | None:
+    """Return what lies beside the videos among members, as a JSON object; None for nothing."""
+    left, beside = MOST_BESIDE, {}
+    for member in members:
+        if member.is_beside:
+            size = member.stored.size
+            beside[plain(member.suffix)] = _value(member) if size <= left else None
+            left -= size
+    return json.dumps(beside) if beside else None
+
+
+def _value(member: _Member) -> Any:
+    """Return a value for JSON, a text otherwise; None if it cannot be taken."""
+    text = (member.content or b"").decode("utf-8", "replace")
+    if not member.name.lower().endswith(".json"):
+        return text
+    try:
+        return plain(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_beside(name: str) -> bool:
+    return name.lower().endswith((".json", ".txt"))
 
 
 class _Member(NamedTuple):
     name: str
     stored: StoredObject
+    content: bytes | None
+    """What is in it, if that is small and may go into a record."""
 
     @property
     def key(self) -> str:
@@ -152,7 +187,7 @@ class _Member(NamedTuple):
 
     @property
     def is_beside(self) -> bool:
-        return self.name.lower().endswith((".json", ".txt"))
+        return _is_beside(self.name)
 
 
 class _Headers:
@@ -179,8 +214,23 @@ class _Headers:
         if self._at < self._begin or self._at + size > self._begin + len(self._block):
             stop = min(self._stored.size, self._at + max(size, _AHEAD_BYTES))
             self._begin = self._at
-            self._block = b"".join(self._store.read(self._stored, self._at, stop)) if self._at < stop else b""
+            self._block = self._fetch(self._at, stop) if self._at < stop else b""
         start = self._at - self._begin
         found = self._block[start : start + size]
         self._at += len(found)
         return found
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """Return the bytes at a place; the next header is looked for where it is all the same."""
+        self.seek(place)
+        return self.read(size)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return b"".join(self._store.read(self._stored, start, stop))
+            except StoreUnavailable:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(_FIRST_PAUSE * 2**attempt)
+        raise AssertionError

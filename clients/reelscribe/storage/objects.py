@@ -6,8 +6,10 @@ everything else is a MediaError, which says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import datetime
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 READ_BYTES = 2**16
 """Number of bytes that are read at once."""
@@ -21,6 +23,12 @@ STALL_SECONDS = 60.0
 ATTEMPTS = 8
 """Number of times that a request is sent until the store does not fail, with pauses that grow, unless another is
 chosen."""
+
+MOST_DEPTH = 100
+"""Depth of values beside a source, in lists and archives; what reads records later has limits, too."""
+
+MOST_SIZE = 2**62
+"""Largest size of an object that is believed, in bytes."""
 
 CONNECTIONS = 32
 """Largest number of connections to a store at the same time."""
@@ -106,3 +114,34 @@ class ObjectStore(Protocol):
 def byte_range(start: int, stop: int | None) -> str:
     """Return the value of the header `Range` that asks for bytes from one on, up to another one or to the end."""
     return f"bytes={start}-{'' if stop is None else stop - 1}"
+
+
+def plain(value: Any, depth: int = MOST_DEPTH) -> Any:
+    """Return a value that comes from a file beside a source as one that JSON has.
+
+    Args:
+        value: The value.
+        depth: How deep it may be nested.
+
+    Raises:
+        ValueError: It is nested more deeply.
+    """
+    if not depth:
+        raise ValueError(f"expected values that are nested at most {MOST_DEPTH} deep")
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {plain(str(key)): plain(each, depth - 1) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each, depth - 1) for each in value]
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case _:
+            return str(value)

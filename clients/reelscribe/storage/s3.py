@@ -7,7 +7,7 @@ environment, ``~/.aws``, or the machine's role. Without any, objects are read th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
 from botocore.exceptions import ConnectionError as NotConnected
+from urllib3.exceptions import HTTPError
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.address import split_object
@@ -23,10 +24,14 @@ from reelscribe.storage.objects import (
     ATTEMPTS,
     CONNECT_SECONDS,
     CONNECTIONS,
+    MOST_SIZE,
     READ_BYTES,
     StoredObject,
     byte_range,
 )
+
+_MOST_EMPTY_PAGES = 1000
+"""Number of pages of a list in a row that may have no object."""
 
 _GONE = {"404", "NoSuchKey", "NoSuchBucket"}
 _CREDENTIALS = {
@@ -78,21 +83,26 @@ class S3Store:
         bucket, key = split_object(address)
         with self._errors(address):
             head = self._client.head_object(Bucket=bucket, Key=key)
-        return StoredObject(address, head["ContentLength"], head.get("ETag", ""), _seconds(head))
+            return StoredObject(address, _size(head["ContentLength"]), head.get("ETag", ""), _seconds(head))
 
     def list(self, address: str) -> Iterator[StoredObject]:
         """Yield all objects whose keys begin like that of an address."""
         bucket, prefix = split_object(address)
         start = f"{address[: len(address) - len(prefix)]}".rstrip("/")
-        last = b""
+        last, empty = b"", 0
         with self._errors(address):
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+                empty = 0 if page.get("Contents") else empty + 1
+                if empty > _MOST_EMPTY_PAGES:
+                    raise MediaError("expected a list of objects, got pages without any, and no end")
                 for each in page.get("Contents", ()):
                     key = each["Key"].encode("utf-8", "surrogatepass")
                     if key <= last and not bucket.endswith("--x-s3"):  # those of one zone list in no order
                         raise MediaError("expected a list of objects in the order of their keys, got one without end")
                     last = key
-                    yield StoredObject(f"{start}/{each['Key']}", each["Size"], each.get("ETag", ""), _seconds(each))
+                    yield StoredObject(
+                        f"{start}/{each['Key']}", _size(each["Size"]), each.get("ETag", ""), _seconds(each)
+                    )
 
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the content of an object from a byte on, up to another one."""
@@ -100,11 +110,14 @@ class S3Store:
         conditions = {"IfMatch": stored.version} if stored.version else {}
         with self._errors(stored.address):
             answer = self._client.get_object(Bucket=bucket, Key=key, Range=byte_range(start, stop), **conditions)
-            with closing(answer["Body"]) as body:  # entering it would give what is below, whose errors are others
-                size = answer.get("ContentRange", "").rpartition("/")[2] or str(answer["ContentLength"])
+            with answer["Body"] as body:  # without a layer that waits until all that is asked for has come
+                told = answer.get("ContentRange", "")
+                size = told.rpartition("/")[2] or str(answer["ContentLength"])
                 if size != str(stored.size) or (stored.version and answer.get("ETag") != stored.version):
                     raise SourceChanged("it was changed while it was being read; run the same command again")
-                read: Callable[[int], bytes] = body.read
+                if start and not told.startswith(f"bytes {start}-"):
+                    raise MediaError("expected a store that sends the part that it is asked for, got another one")
+                read: Callable[[int], bytes] = body.read1
                 while block := read(READ_BYTES):
                     yield block
 
@@ -130,12 +143,16 @@ class S3Store:
             raise MediaError(
                 f"expected the address of a bucket and an object, as s3://bucket/key: {brief(str(error))}"
             ) from None
+        except HTTPError as error:
+            raise StoreUnavailable(f"the connection to the store broke: {type(error).__name__}") from None
         except (NotConnected, HTTPClientError) as error:  # the connection could not be made, broke, or stood still
             raise StoreUnavailable(f"the store does not answer: {brief(str(error))}") from None
         except BotoCoreError as error:
             if type(error).__name__ in ("IncompleteReadError", "ResponseStreamingError"):
                 raise StoreUnavailable(f"the connection to the store broke: {brief(str(error))}") from None
             raise MediaError(f"the store cannot be asked: {brief(str(error))}; {_HOW_TO_SIGN_IN}") from None
+        except (KeyError, ValueError, TypeError) as error:
+            raise MediaError(f"expected answers of S3, got others: {brief(str(error))}") from None
 
     def _error(self, address: str, error: ClientError, *, writing: bool) -> MediaError:
         code = str(error.response.get("Error", {}).get("Code", ""))
@@ -168,3 +185,9 @@ def _seconds(described: Mapping[str, Any]) -> float | None:
     """Return when an object was written, as far as the store tells."""
     written = described.get("LastModified")
     return written.timestamp() if isinstance(written, datetime) else None
+
+
+def _size(told: int) -> int:
+    if not 0 <= told <= MOST_SIZE:
+        raise MediaError(f"expected the size of an object, got {brief(told)}")
+    return told

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from fnmatch import translate
 
 from reelscribe.errors import NoSuchObject
-from reelscribe.storage.address import is_archive, split_object, suffix
+from reelscribe.storage.address import file_name, is_archive, split_object, suffix
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.stores import Stores
 
@@ -63,7 +63,7 @@ def find_members(archive: str, suffixes: Collection[str], stores: Stores) -> Ite
 
 def is_media(name: str, suffixes: Collection[str]) -> bool:
     """Return whether an object or a member is a media file by its name, and not hidden."""
-    return suffix(name) in suffixes and not re.split("/|::", name)[-1].startswith(".")
+    return suffix(name) in suffixes and not file_name(name).startswith(".")
 
 
 def _pattern_of(glob: str) -> re.Pattern[str]:

@@ -17,22 +17,19 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from reelscribe.errors import MediaError, OutputError, SourceChanged, StoreUnavailable
-from reelscribe.storage.objects import STALL_SECONDS, ObjectStore, StoredObject
+from reelscribe.storage.objects import ATTEMPTS, STALL_SECONDS, ObjectStore, StoredObject
 from reelscribe.storage.stores import Stores
 
 T = TypeVar("T")
 
-CONNECTIONS = 8
+FETCHES = 8
 """Number of sources that are fetched at the same time. The connection of one is often slower than the network."""
-
-ATTEMPTS = 8
-"""Number of times in a row that nothing may come of a source until it is given up, with pauses that grow."""
 
 FIRST_PAUSE, MOST_PAUSE = 0.25, 15.0
 """Seconds between the first two of these, and the most."""
@@ -85,11 +82,11 @@ class Spool:
         self._stopping = threading.Event()
         self._used = self._copies = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.stores = Stores(options.stall_seconds)
+        self.stores = Stores(options.stall_seconds, attempts=1)  # it tries again by itself
         """The stores of which copies are made."""
 
     async def __aenter__(self) -> Spool:
-        self._threads = ThreadPoolExecutor(CONNECTIONS, "spool")
+        self._threads = ThreadPoolExecutor(FETCHES, "spool")
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -128,7 +125,7 @@ class Spool:
         """
         await self._take(stored.size)
         try:
-            with self._create(stored.size) as file:
+            with self._create() as file:
                 sha256 = await self._in_thread(self._copy, stored, file)
                 yield Spooled(f"/proc/{os.getpid()}/fd/{file.fileno()}", sha256)
         finally:
@@ -137,14 +134,16 @@ class Spool:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Work in a thread, until it is done or the spool stops; if this is cancelled, the work is, too."""
         cancelled = threading.Event()
-        working = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments, cancelled))
+        thread = self._threads.submit(work, *arguments, cancelled)
+        working = asyncio.wrap_future(thread)
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
             cancelled.set()
-            if not working.cancel():
+            if not thread.cancel():
                 await asyncio.wait([working])  # it writes to a file that is closed afterwards
-                working.exception()
+                if not working.cancelled():
+                    working.exception()
             raise
 
     async def _take(self, size: int) -> None:
@@ -194,20 +193,15 @@ class Spool:
             raise OutputError(f"{self._folder}: expected a folder for copies of sources: {error.strerror}") from None
         return status.f_bavail * status.f_frsize
 
-    def _create(self, size: int) -> IO[bytes]:
-        """Open a file without a name that has so much room on the disk."""
+    def _create(self) -> IO[bytes]:
+        """Open a file without a name."""
         try:
-            with ExitStack() as at_error:
-                file = at_error.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
-                if size:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                at_error.pop_all()
+            return tempfile.TemporaryFile(dir=self._folder, buffering=0)
         except OSError as error:
             raise OutputError(
-                f"{self._folder}: {size / 1e9:.1f} GB cannot be kept there for a copy of a source: {error.strerror};"
-                " free some of the disk, lower --spool-gb, or choose another disk by --spool"
+                f"{self._folder}: copies of sources cannot be kept there: {error.strerror}; choose another folder by"
+                " --spool"
             ) from None
-        return file
 
     # What follows runs in threads.
 
@@ -286,6 +280,9 @@ class _Copy:
         try:
             os.pwrite(self._file.fileno(), block, self.size)
         except OSError as error:
-            raise OutputError(f"a copy of a source cannot be written: {error.strerror}") from None
+            raise OutputError(
+                f"a copy of a source cannot be written: {error.strerror}; free some of the disk, lower --spool-gb, or"
+                " choose another disk by --spool"
+            ) from None
         self.digest.update(block)
         self.size += len(block)

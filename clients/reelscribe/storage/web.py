@@ -15,14 +15,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, LocationParseError, LocationValueError, NewConnectionError, SSLError
 
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.objects import (
     CONNECT_SECONDS,
     CONNECTIONS,
@@ -33,6 +33,10 @@ from reelscribe.storage.objects import (
 
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 5
+_PRIVATE = (
+    "expected a file, got a redirect into a private network, which is not followed; if that is meant, give its own"
+    " address"
+)
 _LATER = {408, 425, 429, 500, 502, 503, 504}
 """Statuses of answers that may be others later."""
 
@@ -54,7 +58,7 @@ class WebStore:
         self._public = urllib3.PoolManager(**pools)
         self._public.pool_classes_by_scheme = {"http": _PublicHTTPPool, "https": _PublicHTTPSPool}
         self._proxies = {
-            scheme: urllib3.ProxyManager(address, **pools)
+            scheme: _proxy(scheme, address, pools)
             for scheme, address in urllib.request.getproxies().items()
             if scheme in ("http", "https")
         }
@@ -77,6 +81,10 @@ class WebStore:
             if (_size(answer), _version(answer.headers)) != (stored.size, stored.version):
                 raise SourceChanged("it was changed while it was being read; run the same command again")
             at = 0 if answer.status == 200 else start  # a server without ranges sends all of it
+            if at and not answer.headers.get("Content-Range", "").startswith(f"bytes {at}-"):
+                raise MediaError(
+                    "expected a server that sends the part of a file that it is asked for, got another one"
+                )
             with _connection_errors():
                 while (stop is None or at < stop) and (block := answer.read1(READ_BYTES)):
                     if wanted := block[max(0, start - at) : None if stop is None else stop - at]:
@@ -115,9 +123,11 @@ class WebStore:
         host = (parts.hostname or "").lower()
         manager: Any = self._direct if host in self._named else self._public
         if parts.scheme in self._proxies and not urllib.request.proxy_bypass(host):
+            if host not in self._named:
+                _check_literal(host)  # what a name stands for is up to the proxy
             manager = self._proxies[parts.scheme]
-        every = {"Accept-Encoding": "identity", "User-Agent": "reelscribe", **_authorization(host), **headers}
         with _connection_errors():
+            every = {"Accept-Encoding": "identity", "User-Agent": "reelscribe", **_authorization(host), **headers}
             answer: urllib3.BaseHTTPResponse = manager.request(
                 "GET",
                 url,
@@ -131,14 +141,17 @@ class WebStore:
 
 
 def _redirected(url: str, location: str | None) -> str:
-    """Return the address to which an answer redirects."""
-    target = urljoin(url, location or "")
-    scheme = urlsplit(target).scheme.lower()
-    if not location or len(target) > 10_000 or scheme not in ("http", "https"):
-        raise MediaError(f"expected a file, got a redirect to {brief(location)}, which is not followed")
+    """Return the address to which an answer redirects. Errors do not show it, as it may have a signature."""
+    try:
+        target = urljoin(url, location or "")
+        scheme, host = urlsplit(target).scheme.lower(), urlsplit(target).hostname
+    except ValueError:
+        raise MediaError("expected a file, got a redirect to what is no address") from None
+    if not location or not host or len(target) > 10_000 or scheme not in ("http", "https"):
+        raise MediaError(f"expected a file, got a redirect to {brief(f'{scheme}://{host}')}, which is not followed")
     if url.lower().startswith("https:") and scheme == "http":
         raise MediaError(
-            f"expected a file, got a redirect to {brief(location)}, which is not encrypted, so not followed"
+            f"expected a file, got a redirect to {brief(f'{scheme}://{host}')}, which is not encrypted, so not followed"
         )
     return target
 
@@ -155,8 +168,8 @@ def _authorization(host: str) -> dict[str, str]:
 def _connection_errors() -> Iterator[None]:
     try:
         yield
-    except (LocationParseError, LocationValueError, UnicodeError) as error:
-        raise MediaError(f"expected an address of a file on a web server: {brief(str(error))}") from None
+    except (LocationParseError, LocationValueError, ValueError):  # the texts may have the whole address
+        raise MediaError("expected an address of a file on a web server; check it, and ~/.netrc") from None
     except SSLError as error:
         if "CERTIFICATE" in str(error).upper():
             raise MediaError(
@@ -199,15 +212,30 @@ def _version(headers: Mapping[str, str]) -> str:
     return version if len(version) <= 1000 else ""
 
 
+def _proxy(scheme: str, address: str, pools: Mapping[str, Any]) -> urllib3.ProxyManager:
+    """Return the connections over a proxy of the environment. Raises UsageError if it cannot be used."""
+    try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        login = parts.username and f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+        return urllib3.ProxyManager(parts.geturl(), proxy_headers=headers, **pools)
+    except (ValueError, HTTPError):
+        raise UsageError(f"{scheme}_proxy: expected the address of a proxy, such as http://proxy:3128") from None
+
+
+def _check_literal(host: str) -> None:
+    """Check that a host is not the number of an address in a private network."""
+    with suppress(ValueError):
+        if not ipaddress.ip_address(host).is_global:
+            raise MediaError(_PRIVATE)
+
+
 def _check_public(connected: socket.socket) -> socket.socket:
     """Check that a connection leads to the public network."""
     ip = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
     if not ip.is_global:
         connected.close()
-        raise MediaError(
-            "expected a file, got a redirect into a private network, which is not followed; if that is meant, give its"
-            " own address"
-        )
+        raise MediaError(_PRIVATE)
     return connected
 
 
