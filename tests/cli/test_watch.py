@@ -1,5 +1,6 @@
 """`--watch`: a run goes on with sources that appear, and ends when it is told to."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,7 +12,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from reelscribe.contract.source import VIDEO_SUFFIXES
+from reelscribe.run import watching as watching_module
+from reelscribe.run.file_search import Selection
+from reelscribe.run.watching import Watch
 from support.patience import PATIENCE
+from support.stores import web_server
 
 FASTER = """
 from reelscribe.run import watching
@@ -72,3 +78,19 @@ def test_what_never_can_appear_is_refused(tmp_path):
     with watching(tmp_path / "out", tmp_path, options=["--limit", "1"]) as process:
         assert process.wait(PATIENCE) == 2
         assert "--watch: expected it without --dry-run and --limit" in process.stderr.read()
+
+
+async def test_changes_are_noticed_wherever_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watching_module, "LOOK_IN_STORES_SECONDS", 0.01)
+    here, far = tmp_path / "here" / "a.mp4", tmp_path / "far" / "b.mp4"
+    for path in (here, far):
+        path.parent.mkdir()
+        path.write_bytes(b"one")
+    with web_server(far.parent) as (_, address):
+        for names in ([f"{address}/b.mp4", str(here.parent)], [str(here.parent), f"{address}/b.mp4"]):
+            watch = Watch(names, VIDEO_SUFFIXES, Selection())
+            await asyncio.wait_for(watch.wait(), PATIENCE)
+            for path in (here, far):
+                path.write_bytes(path.read_bytes() + b"more")
+                await asyncio.wait_for(watch.wait(), PATIENCE)

@@ -83,3 +83,14 @@ def test_a_file_that_is_being_written_is_left_until_it_rests(library):
     assert Selection().takes(file)
     assert waiting.takes(Found("s3://bucket/b.mp4"))  # objects appear whole
     assert waiting.takes(Found(str(library / "gone.mp4")))
+
+
+def test_what_cannot_be_a_source_is_never_left_out():
+    assert Selection(include=["*.mp4"], exclude=["*"]).takes(Found("films.csv:17", problem="no name"))
+
+
+def test_globs_see_the_file_names_of_members_and_addresses():
+    chosen = Selection(include=["one.*"])
+    assert chosen.takes(Found("shards/0.tar::a/one.mp4"))
+    assert chosen.takes(Found("https://example.org/one.mp4?x=1"))
+    assert not chosen.takes(Found("shards/one.tar::two.mp4"))

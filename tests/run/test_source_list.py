@@ -79,6 +79,10 @@ def test_a_table_in_parquet_is_read_in_batches(tmp_path):
         ("x.jsonl", '{"path": ""}', "expected a path or an address, got ''"),
         ("x.jsonl", '{"path": "a\\u0000b"}', "expected a path or an address"),
         ("x.jsonl", '{"path": "https://me:hidden@e.org/a.mp4"}', "expected an address without a name and password"),
+        ("x.jsonl", '{"path": "http://[x/a.mp4"}', "expected a host after http://"),
+        ("x.jsonl", '{"path": "\\ud800.mp4"}', "expected a path or an address"),
+        ("x.jsonl", '{"path": "a.mp4", "x": ' + "[" * 200 + "]" * 200 + "}", "nested at most 100 deep"),
+        ("x.csv", f"path,a\nb,{'y' * 2**21}\n", "expected a row of a table"),
         ("x.txt", "y" * 2**20 + "y", "expected names of at most 1,048,576 bytes"),
     ],
 )

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.storage.address import absolute_name, check_address, is_address, split_object, suffix
+from reelscribe.storage.address import absolute_name, check_address, file_name, is_address, split_object, suffix
 
 
 @pytest.mark.parametrize("name", ["s3://b/k.mp4", "S3://b/k.mp4", "https://h/a.mp4", "http://h:80/a.mp4"])
@@ -30,6 +30,8 @@ def test_the_suffix_is_that_of_the_file_name():
     assert suffix("https://h/films/one.MP4?v=2#t=1") == ".mp4"
     assert suffix("s3://b/one.mp4?v=.txt") == ".txt"
     assert suffix("films/one.MKV") == ".mkv"
+    assert suffix("http://[x/one.mp4") == ".mp4"
+    assert file_name("shards/0.tar::a/one.mp4") == "one.mp4"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,10 @@ def test_the_suffix_is_that_of_the_file_name():
         "https://example.org/a.mp4?v=1&sig=hidden",
         "http://example.org/a.mp4?access_token=hidden",
         "https://example.org/a.mp4?Key-Pair-Id=a&Signature=hidden",
+        "s3://name:hidden@bucket/a.mp4",
+        "https://example.org/a.mp4#jwt=hidden",
+        "https://[example.org/a.mp4",
+        "https://example.org:99999/a.mp4",
         "s3://",
         "https:///a.mp4",
     ],

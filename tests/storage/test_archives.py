@@ -10,9 +10,10 @@ import pytest
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged
+from reelscribe.storage import archives
 from reelscribe.storage.search import find_members
 from reelscribe.storage.stores import Stores
-from support.stores import s3_server, web_server
+from support.stores import every_third, s3_server, web_server
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_what_lies_beside_a_member_comes_with_it(stores, tmp_path):
     assert beside[:3] == [{"json": {"title": "One", "n": [1, None]}, "txt": "Größe"}, {"caption.txt": "two"}, None]
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 50_000, b" " * 70_000])
+@pytest.mark.parametrize("content", [b"{", b"[" * 50_000, b" " * 70_000, b"[" * 500 + b"]" * 500])
 def test_what_cannot_be_taken_from_beside_a_member_is_null(stores, tmp_path, content):
     shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x", "0.json": content})
     (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
@@ -116,18 +117,28 @@ def hostile(tmp_path) -> dict[str, bytes]:
     long.type, long.size = tarfile.GNUTYPE_LONGNAME, 2**33
     pax = tarfile.TarInfo("pax")
     pax.type, pax.size = tarfile.XHDTYPE, 2**33
+    link = tarfile.TarInfo("pax")
+    link.type = tarfile.XHDTYPE
+    chained = link.tobuf(tarfile.USTAR_FORMAT) * 3000
     return {
         "empty": b"",
         "no archive": b"this is text" * 1000,
         "compressed": b"\x1f\x8b" + bytes(5000),
         "cut": good[: len(good) // 2 - 3000],
         "a size that lies": bytes(huge),
+        "a header that is damaged": damaged(good, 512 + 50_176),
+        "a header that is cut": good[: 512 + 50_176 + 100],
+        "headers of headers": chained,
         "a name of 8 GB": long.tobuf(tarfile.GNU_FORMAT) + bytes(5000),
         "attributes of 8 GB": pax.tobuf(tarfile.PAX_FORMAT) + bytes(5000),
     }
 
 
-NUMBER = 7
+def damaged(content: bytes, place: int) -> bytes:
+    return content[:place] + b"\xff" * 10 + content[place + 10 :]
+
+
+NUMBER = 10
 
 
 @pytest.mark.parametrize("number", range(NUMBER))
@@ -159,3 +170,25 @@ def test_many_members_take_no_memory(stores, tmp_path):
         tracemalloc.stop()
     assert count == 3000
     assert peak < 1_000_000  # without what each header takes
+
+
+def test_numbers_that_json_does_not_have_become_null(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x", "0.json": b'{"a": 1e999, "b": "\\ud800"}'})
+    (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
+    assert json.loads(found.extra) == {"json": {"a": None, "b": "\\ud800"}}
+
+
+def test_what_lies_beside_a_member_is_bounded_as_a_whole(stores, tmp_path):
+    texts = {f"0.{k:03}.txt": b"x" * 30_000 for k in range(300)}
+    shard = write_tar(tmp_path / "s.tar", {**texts, "0.mp4": b"x"})
+    (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
+    assert len(found.extra or "") < 2 * archives.MOST_BESIDE
+
+
+def test_a_store_that_is_busy_for_a_moment_loses_no_member(stores, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_FIRST_PAUSE", 0.001)
+    write_tar(tmp_path / "s.tar", {f"{k}.mp4": bytes(50_000) for k in range(8)})
+    with web_server(tmp_path) as (web, address):
+        web.fault_of_all = every_third(503)
+        stored = [each.address for each in find_members(f"{address}/s.tar", VIDEO_SUFFIXES, stores)]
+    assert len(stored) == 8

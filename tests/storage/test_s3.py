@@ -1,12 +1,15 @@
 """Objects in a real S3 server: lists, versions, ranges, and what it refuses."""
 
+import itertools
+
 import boto3
 import pytest
 from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError
+from reelscribe.storage import s3
 from reelscribe.storage.s3 import S3Store
-from support.stores import every_third, s3_server, status
+from support.stores import every_third, s3_server, stalled, status
 
 KEYS = ["a/1.mp4", "a/b/2.mp4", "a//3.mp4", "a/../4.mp4", "a/./5.mp4", "a/c d?e#f%20é.mp4", "b.mp4", "a" * 1000]
 
@@ -126,3 +129,41 @@ def test_a_list_that_begins_anew_has_an_end(store, bucket):
     bucket.fault_of_all = lambda sending: Response(page, content_type="application/xml")
     with pytest.raises(MediaError, match="in the order of their keys, got one without end"):
         list(store.list("s3://bucket/"))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "<Key>a</Key><Size>many</Size>",
+        "<Key>a</Key>",
+        "<Size>1</Size>",
+        "<Key>a</Key><Size>99999999999999999999999</Size>",
+        "<Key>a</Key><Size>-1</Size>",
+        "<Key>a</Key><Size>1</Size><LastModified>never</LastModified>",
+    ],
+)
+def test_answers_that_are_not_those_of_s3_are_one_error(store, bucket, entry):
+    page = f"<ListBucketResult><Contents>{entry}</Contents></ListBucketResult>"
+    bucket.fault_of_all = lambda sending: Response(page, content_type="application/xml")
+    with pytest.raises(MediaError, match="expected"):
+        list(store.list("s3://bucket/"))
+
+
+def test_pages_without_objects_have_an_end(store, bucket, monkeypatch):
+    monkeypatch.setattr(s3, "_MOST_EMPTY_PAGES", 20)
+    numbers = itertools.count()
+
+    def page(sending):
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{next(numbers)}</NextContinuationToken>"
+        return Response(f"<ListBucketResult>{more}</ListBucketResult>", content_type="application/xml")
+
+    bucket.fault_of_all = page
+    with pytest.raises(MediaError, match="pages without any"):
+        list(store.list("s3://bucket/"))
+
+
+def test_a_piece_is_there_as_soon_as_it_has_come(store, bucket):
+    bucket.faults["b.mp4"] = stalled
+    pieces = store.read(store.info("s3://bucket/b.mp4"))
+    assert next(pieces) == b"0123456789"
+    pieces.close()

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,30 @@ def test_nothing_is_left_of_a_process_that_is_killed(served, tmp_path):
         assert int(process.stdout.readline()) == len(CONTENT)
         process.send_signal(signal.SIGKILL)
     assert list(spool.iterdir()) == []
+
+
+async def test_who_is_cancelled_waits_for_the_thread_that_writes(tmp_path, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting:
+        def of(self, address):
+            return self
+
+        def read(self, stored, start=0, stop=None):
+            begun.set()
+            yield b"x"
+            assert go_on.wait(PATIENCE)
+            yield b"y"
+
+    async with Spool(SpoolOptions(tmp_path)) as spool:
+        monkeypatch.setattr(spool, "stores", Waiting())
+        copying = spool.fetch(StoredObject("s3://b/a.mp4", 2, "1"))
+        entering = asyncio.create_task(copying.__aenter__())
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        entering.cancel()
+        done, _ = await asyncio.wait([entering], timeout=0.05)
+        assert not done
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(entering, PATIENCE)
+        monkeypatch.undo()

@@ -4,7 +4,7 @@ import pytest
 from werkzeug.datastructures import Headers
 from werkzeug.wrappers import Response
 
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, UsageError
 from reelscribe.storage.web import WebStore
 from support.stores import redirect, web_server
 
@@ -66,13 +66,17 @@ def test_redirects_to_a_host_that_the_user_has_named_are_followed(store, served,
         ("gopher://127.0.0.1/", "which is not followed"),
         ("/" + "a" * 20_000, "which is not followed"),
         ("", "which is not followed"),
+        ("http://[bad/x", "a redirect to what is no address"),
+        ("ftp://h/x?X-Amz-Signature=hidden", "which is not followed"),
+        ("http://127.0.0.1:99999/x?token=hidden", "expected an address of a file on a web server"),
         ("/again.mp4", "at most 5 redirects"),
     ],
 )
 def test_other_redirects_are_refused(store, served, location, reason):
     served.faults["again.mp4"] = redirect(location)
-    with pytest.raises(MediaError, match=reason):
+    with pytest.raises(MediaError, match=reason) as refused:
         store.info(f"{served.address}/again.mp4")
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_redirect_into_a_private_network_sends_nothing_there(store, served, tmp_path):
@@ -102,3 +106,25 @@ def test_names_and_passwords_are_those_of_netrc(store, served, tmp_path, monkeyp
 def test_folders_cannot_be_listed(store, served):
     with pytest.raises(MediaError, match="web servers cannot list folders"):
         next(iter(store.list(f"{served.address}/")))
+
+
+def test_another_part_than_the_one_that_was_asked_for_is_refused(store, served):
+    stored = store.info(f"{served.address}/one.mp4")
+    served.faults["one.mp4"] = answer(206, b"0123456789", Content_Range="bytes 0-9/10", ETag=stored.version)
+    with pytest.raises(MediaError, match="sends the part of a file that it is asked for"):
+        list(store.read(stored, 4))
+
+
+def test_a_proxy_is_not_asked_for_an_address_in_a_private_network(served, tmp_path, monkeypatch):
+    served.faults["one.mp4"] = redirect("http://169.254.169.254/latest/one.mp4")
+    monkeypatch.setenv("http_proxy", served.address)  # to it, the path of a request is the whole address
+    with pytest.raises(MediaError, match="a redirect into a private network"):
+        WebStore(5.0).info("http://films.example/one.mp4")
+    assert served.requests["one.mp4"] == 1
+
+
+@pytest.mark.parametrize("proxy", ["socks5://h:1", "http://[x", "::"])
+def test_a_proxy_that_cannot_be_used_is_refused(monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(UsageError, match="http_proxy: expected the address of a proxy"):
+        WebStore(5.0)

@@ -192,6 +192,14 @@ def _stalled(sending: Sending) -> Iterator[bytes]:
     sending.released.wait()
 
 
+class _AsItIs(Response):
+    """An answer whose headers nobody mends."""
+
+    def get_wsgi_headers(self, environ):
+        return self.headers
+
+
 def redirect(location: str) -> Fault:
     """Name another address."""
-    return lambda sending: Response(status=302, headers=Headers({"Location": location}))
+    headers = Headers({"Location": location, "Content-Length": "0"})
+    return lambda sending: _AsItIs(status=302, headers=headers)
