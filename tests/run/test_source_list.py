@@ -1,5 +1,6 @@
 """Lists of sources: lines and tables, their other columns in records, and rows that cannot be used."""
 
+import csv
 import io
 import json
 import os
@@ -124,7 +125,7 @@ def test_a_long_line_takes_little_memory(tmp_path, monkeypatch):
 def test_columns_go_into_records_and_stay_there(media, tmp_path):
     table = tmp_path / "films.csv"
     table.write_text(f"path,title\n{media / 'old.avi'},One\nnone.mp4,Two\n,Three\n{media / 'old.avi'},Four\n")
-    command = reelscribe("shots", "--out", tmp_path / "out")
+    command = reelscribe("shots", "--out", tmp_path / "out", "--format", "csv")
     run = subprocess.run([*command, "--from", table], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 3, run.stderr
 
@@ -138,6 +139,8 @@ def test_columns_go_into_records_and_stay_there(media, tmp_path):
         f"{table}:4": None,
     }
     assert "expected a name in the column path or url" in found()[f"{table}:4"]["error"]["message"]
+    with (tmp_path / "out" / "sources.csv").open(newline="") as file:
+        assert {row["extra"] for row in csv.DictReader(file)} == {'{"title": "One"}', '{"title": "Two"}', ""}
     subprocess.run([*command, media / "old.avi"], check=True, capture_output=True, timeout=PATIENCE)
     assert found()[str(media / "old.avi")]["extra"] == {"title": "One"}
 

@@ -14,7 +14,7 @@ from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
 from reelscribe.results.annotations import SETTINGS_NAME
-from reelscribe.results.escaping import restore_path
+from reelscribe.results.escaping import restore_path, to_json
 from reelscribe.results.records import Kind, Model
 
 T = TypeVar("T")
@@ -139,6 +139,8 @@ class AnnotatedSource:
     """True if the source was gone from the disk when the last run into the folder ended."""
     error: tuple[str, str] | None
     """Type and message of the error; None if the source has none."""
+    extra: str | None
+    """What a list or an archive said of the source besides its name, as a JSON object; None for nothing."""
     start_seconds: float
     """Presentation time at which players start the file, in seconds: that of its first frame or audio."""
     video: VideoStream | None
@@ -262,6 +264,7 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         sha256=None if source["sha256"] is None else _text(source["sha256"]),
         missing=bool(source["missing"]),
         error=None if error is None else (_text(error["type"]), _text(error["message"])),
+        extra=None if value.get("extra") is None else to_json(value["extra"]),
         start_seconds=min(starts, default=0.0),
         video=_video(media) if media else None,
         audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,

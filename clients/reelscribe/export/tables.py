@@ -120,6 +120,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("error_type", "text", lambda source, item: source.error and source.error[0], nullable=True),
             Column("error_message", "text", lambda source, item: source.error and source.error[1], nullable=True),
             Column("missing", "boolean", lambda source, item: source.missing),
+            Column("extra", "text", lambda source, item: source.extra, nullable=True),
             Column("bytes", "integer", lambda source, item: source.bytes, nullable=True),
             Column("duration_seconds", "number", _of("video", "duration_seconds"), nullable=True),
             Column("width", "integer", _of("video", "width"), nullable=True),

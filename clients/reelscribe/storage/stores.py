@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-from reelscribe.errors import MediaError, UsageError
+from reelscribe.errors import MediaError, UsageError, missing_package
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ATTEMPTS, CONNECTIONS, STALL_SECONDS, ObjectStore
 
@@ -74,10 +74,7 @@ class Stores:
         try:
             from reelscribe.storage.s3 import S3Store
         except ImportError:
-            raise UsageError(
-                "s3://: expected the package boto3, which reads from such stores, found none; install it with"
-                " pip install 'reelscribe[s3]'"
-            ) from None
+            raise UsageError(f"s3://: {missing_package('boto3', 's3')}") from None
         return S3Store(self._stall_seconds, self._attempts)
 
 
