@@ -140,7 +140,7 @@ def test_columns_go_into_records_and_stay_there(media, tmp_path):
     }
     assert "expected a name in the column path or url" in found()[f"{table}:4"]["error"]["message"]
     with (tmp_path / "out" / "sources.csv").open(newline="") as file:
-        assert {row["extra"] for row in csv.DictReader(file)} == {'{"title": "One"}', '{"title": "Two"}', ""}
+        assert {row["extra"] for row in csv.DictReader(file)} == {'{"title":"One"}', '{"title":"Two"}', ""}
     subprocess.run([*command, media / "old.avi"], check=True, capture_output=True, timeout=PATIENCE)
     assert found()[str(media / "old.avi")]["extra"] == {"title": "One"}
 
