@@ -1,11 +1,15 @@
 """Files on web servers: sizes and versions, names and passwords, and redirects."""
 
+import ssl
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from werkzeug.datastructures import Headers
 from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, UsageError
 from reelscribe.storage.web import WebStore
+from support.certificates import pem_of, self_signed
 from support.stores import redirect, web_server
 
 
@@ -128,3 +132,20 @@ def test_a_proxy_that_cannot_be_used_is_refused(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(UsageError, match="http_proxy: expected the address of a proxy"):
         WebStore(5.0)
+
+
+def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(tmp_path, monkeypatch):
+    (tmp_path / "one.mp4").write_bytes(b"0123456789")
+    key = ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "certificate.pem").write_bytes(self_signed(key))
+    (tmp_path / "key.pem").write_bytes(pem_of(key))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    with web_server(tmp_path, ssl_context=tls) as (_, address):
+        assert address.startswith("https://")
+        with pytest.raises(MediaError, match=r"certificate of the server cannot be checked.*set SSL_CERT_FILE"):
+            WebStore(5.0).info(f"{address}/one.mp4")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        store = WebStore(5.0)
+        assert b"".join(store.read(store.info(f"{address}/one.mp4"), 4)) == b"456789"
+        store.close()

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+import tarfile
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -282,3 +283,18 @@ async def test_a_source_on_a_web_server_plays_too(client, library, content, tmp_
         with browsing(tmp_path / "out") as address:
             async with client.get(f"{address}media/{id_of(name)}", headers={"Range": "bytes=9-"}) as response:
                 assert (response.status, await response.read()) == (206, content[9:])
+
+
+async def test_a_member_of_an_archive_plays_from_its_place_in_it(client, library, content, tmp_path):
+    with tarfile.open(tmp_path / "s.tar", "w") as shard:
+        shard.add(library / "old.avi", "old.avi")
+        shard.add(library / "plays.mp4", "a/plays.mp4")
+    await caption(tmp_path / "out", str(tmp_path / "s.tar"))
+    with browsing(tmp_path / "out") as address:
+        media = f"{address}media/{id_of(f'{tmp_path}/s.tar::a/plays.mp4')}"
+        async with client.get(media, headers={"Range": "bytes=70000-70009"}) as response:
+            assert (response.status, await response.read()) == (206, content[70000:70010])
+        (tmp_path / "s.tar").write_bytes(b"another archive")
+        async with client.get(media) as response:
+            assert response.status == 404
+            assert "has changed since the run" in await response.text()
