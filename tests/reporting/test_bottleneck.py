@@ -31,6 +31,20 @@ def test_there_is_one_cause_with_advice(load, cause):
     assert limit(**load) == cause
 
 
+def test_a_store_that_is_waited_for_is_named():
+    few = {**BUSY_DECODERS, "with_file": 90.0, "busy": 90.0}
+    limits = [
+        find_bottleneck(Load(**load), FRAMES, sources_wait=waits, is_fetching=True)
+        for load, waits in (({}, True), (few, True), (few, False), (BUSY_DECODERS, True))
+    ]
+    assert limits == [
+        "fetching the first sources",
+        "the store is the limit: get closer to it",
+        "few sources are left: nothing to add",
+        "decoding is the limit: add --decode-workers",
+    ]
+
+
 def test_a_server_that_tells_its_queue_is_named_with_it():
     text = find_bottleneck(Load(**WAITING_DECODERS), FRAMES, sources_wait=True, queued=1200)
     assert text == "the server is the limit, 1,200 requests wait in its queue: add GPUs or servers"

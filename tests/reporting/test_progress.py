@@ -146,6 +146,7 @@ LIMITS = [
     "the client's core is the limit: run several clients",
     "reading files is the limit: use faster storage",
     "saving is the limit: use a faster disk",
+    "the store is the limit: get closer to it",
     "few sources are left: nothing to add",
     "decoding is the limit: use more cores",
 ]

@@ -85,7 +85,9 @@ class Resources:
     """Number of CPU cores that the client may use."""
 
 
-def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool, queued: int | None = None) -> str:
+def find_bottleneck(
+    load: Load, resources: Resources, *, sources_wait: bool, queued: int | None = None, is_fetching: bool = False
+) -> str:
     """Return what limits the speed and what would help, in a few words.
 
     Args:
@@ -93,30 +95,40 @@ def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool, que
         resources: What the track has.
         sources_wait: Whether there are sources that no process has begun.
         queued: Number of requests that wait in the server's queue; None if nobody knows.
+        is_fetching: Whether sources are being fetched from stores.
     """
     seconds = max(load.seconds, 1e-9)
     if load.with_file < FIRST_SECONDS:
+        if is_fetching:
+            return "fetching the first sources"
         return "starting" if resources.decode_workers else "waiting for texts to summarise"
     serving = load.compute / seconds / max(1, resources.server_workers)
     waiting = 1 - load.busy / load.with_file
     if resources.server_workers and (waiting >= WAITING or serving >= BUSY):
-        requests = max(load.network + load.queue + load.compute, 1e-9)
-        if load.network / requests >= NETWORK_BOUND:
-            return "the network is the limit: use a faster one"
-        if queued:
-            return f"the server is the limit, {queued:,} requests wait in its queue: add GPUs or servers"
-        if serving < BUSY and resources.requests_in_flight < resources.requests_for_each * resources.server_workers:
-            return "requests are the limit: raise --requests-in-flight"
-        return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
+        return _limit_of_serving(load, resources, serving, queued)
     if load.client_cpu / seconds >= BUSY:
         return "the client's core is the limit: run several clients"
     if load.digesting / load.with_file >= READING:
         return "reading files is the limit: use faster storage"
     if load.with_file / seconds / resources.decode_workers < 1 - WITHOUT_FILE:
+        if sources_wait and is_fetching:
+            return "the store is the limit: get closer to it"
         return "saving is the limit: use a faster disk" if sources_wait else "few sources are left: nothing to add"
     if resources.decode_workers >= resources.cores:
         return "decoding is the limit: use more cores"
     return f"decoding is the limit: add {UNITS[resources.counts].option}"
+
+
+def _limit_of_serving(load: Load, resources: Resources, serving: float, queued: int | None) -> str:
+    """Return which part of a server, or of the way to it, limits the speed; `serving` is the share of its time."""
+    requests = max(load.network + load.queue + load.compute, 1e-9)
+    if load.network / requests >= NETWORK_BOUND:
+        return "the network is the limit: use a faster one"
+    if queued:
+        return f"the server is the limit, {queued:,} requests wait in its queue: add GPUs or servers"
+    if serving < BUSY and resources.requests_in_flight < resources.requests_for_each * resources.server_workers:
+        return "requests are the limit: raise --requests-in-flight"
+    return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
 
 
 class LoadWindow:

@@ -37,12 +37,18 @@ class NodeReport(NamedTuple):
 class NodeMeter:
     """Measures a node and its tracks."""
 
-    def __init__(self, on_header: Callable[[str, Header], None] = lambda path, header: None) -> None:
+    def __init__(
+        self,
+        on_header: Callable[[str, Header], None] = lambda path, header: None,
+        is_fetching: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Start the clock of a node.
 
         Args:
             on_header: Called with the duration and the frame rate of each source that a track has opened.
+            is_fetching: Returns whether sources are being fetched from stores now.
         """
+        self._is_fetching = is_fetching
         self.learn_header = on_header
         """Tells the duration and the frame rate of a source that was opened."""
         self._began = time.monotonic()
@@ -58,7 +64,7 @@ class NodeMeter:
             resources: The processes and workers that it has.
             readings: Functions that return what it knows by itself; by default nothing.
         """
-        track = TrackMeter(resources, readings or Readings())
+        track = TrackMeter(resources, readings or Readings(), self._is_fetching)
         self.tracks.append(track)
         return track
 

@@ -92,9 +92,11 @@ class Readings:
 class TrackMeter:
     """Measures one track."""
 
-    def __init__(self, resources: Resources, readings: Readings) -> None:
-        """Start the clock of a track. `NodeMeter.track` describes the arguments."""
-        self._resources, self._readings = resources, readings
+    def __init__(
+        self, resources: Resources, readings: Readings, is_fetching: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Start the clock of a track. `NodeMeter` and its `track` describe the arguments."""
+        self._resources, self._readings, self._is_fetching = resources, readings, is_fetching
         self.outage = readings.outage
         """Returns why no server can be used; None if one can."""
         self._window = LoadWindow()
@@ -234,7 +236,8 @@ class TrackMeter:
         recent = self._window.add(load)
         if outage := self.outage():
             return f"waiting for a server: {outage.reason}"
-        return find_bottleneck(recent, self._resources, sources_wait=bool(self._waiting), queued=self._queued)
+        waits, fetches = bool(self._waiting), self._is_fetching()
+        return find_bottleneck(recent, self._resources, sources_wait=waits, queued=self._queued, is_fetching=fetches)
 
     def _now(self) -> float:
         return time.monotonic() - self._out_of_service

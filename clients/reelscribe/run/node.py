@@ -120,7 +120,7 @@ class Node:
             spool: Keeps copies of sources that are no files of this machine; it is open.
         """
         self._tracks, self._store, self._send, self._spool = tracks, store, send, spool
-        self.meter = NodeMeter(lambda path, header: send(messages.Opened(path, header)))
+        self.meter = NodeMeter(lambda path, header: send(messages.Opened(path, header)), lambda: spool.is_fetching)
         """Measures the node."""
         self._visible = CallBatcher(_why_unseen)
         self._leased: dict[str, asyncio.Task[None]] = {}

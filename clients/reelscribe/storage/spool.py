@@ -80,7 +80,7 @@ class Spool:
         self._folder = options.folder or folder or Path(tempfile.gettempdir())
         self._most, self._stall_seconds = options.most_bytes, options.stall_seconds
         self._stopping = threading.Event()
-        self._used = self._copies = 0
+        self._used = self._copies = self._working = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.stores = Stores(options.stall_seconds, attempts=1)  # it tries again by itself
         """The stores of which copies are made."""
@@ -93,6 +93,11 @@ class Spool:
         self.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.stores.close()
+
+    @property
+    def is_fetching(self) -> bool:
+        """True if a source is being copied, or asked for."""
+        return self._working > 0
 
     def stop(self) -> None:
         """Give up all copies that are not complete; whoever waits for one gets a MediaError, now and later."""
@@ -136,6 +141,7 @@ class Spool:
         cancelled = threading.Event()
         thread = self._threads.submit(work, *arguments, cancelled)
         working = asyncio.wrap_future(thread)
+        self._working += 1
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
@@ -145,6 +151,8 @@ class Spool:
                 if not working.cancelled():
                     working.exception()
             raise
+        finally:
+            self._working -= 1
 
     async def _take(self, size: int) -> None:
         """Wait until there is room, in the order of those who wait."""
