@@ -56,22 +56,22 @@ def readers() -> list:
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
+def library(tmp_path_factory, monkeypatch):
     """The bucket of a reader, with two films and a shard, and the credentials in the environment."""
-    (films := tmp_path / "bucket" / "films").mkdir(parents=True)
-    (shards := tmp_path / "bucket" / "shards").mkdir()
+    bucket = tmp_path_factory.mktemp("bucket")
+    (films := bucket / "films").mkdir()
+    (shards := bucket / "shards").mkdir()
     for name in ("old.avi", "spoken.mp4"):
         shutil.copy(ROOT / "demo" / "media" / name, films)
     with tarfile.open(shards / "000.tar", "w") as shard:
         shard.add(ROOT / "demo" / "media" / "same-480x270.mp4", "000.mp4")
-    with s3_server(monkeypatch, tmp_path / "bucket", "library"):
+    with s3_server(monkeypatch, bucket, "library"):
         yield
 
 
 @pytest.fixture
 def clone(tmp_path, library):
-    (folder := tmp_path / "clone").mkdir()
-    clone = Clone(folder)
+    clone = Clone(tmp_path)
     yield clone
     clone.stop()
 

@@ -322,17 +322,18 @@ class Run:
         """Save that the record of each source shows what earlier runs have made of it with the same settings."""
         while self._to_settle:
             settling, self._to_settle = self._to_settle, []
-            await asyncio.gather(*map(self._settle_source, settling))
+            settled = await asyncio.gather(*map(self._settle_source, settling))
+            for listed, (source, error) in zip(settling, settled, strict=True):
+                self._count(listed, source, error)
 
-    async def _settle_source(self, listed: ListedSource) -> None:
+    async def _settle_source(self, listed: ListedSource) -> tuple[Source, SourceError | None]:
         source = Source(listed.path, listed.size.bytes, listed.sha256 or "", listed.stat)
         if listed.problem:
-            error: SourceError | None = SourceError("MediaError", listed.problem)
-            await self._folder.ledger.save_unreadable(listed.path, SourceError("MediaError", listed.problem))
-        else:
-            error = error_of({kind: job.error for kind, job in listed.jobs.items()})
-            await self._folder.ledger.save_source(source, listed.jobs)
-        self._count(listed, source, error)
+            error = SourceError("MediaError", listed.problem)
+            await self._folder.ledger.save_unreadable(listed.path, error)
+            return source, error
+        await self._folder.ledger.save_source(source, listed.jobs)
+        return source, error_of({kind: job.error for kind, job in listed.jobs.items()})
 
     # Leases.
 
