@@ -67,12 +67,12 @@ def expected(library, tmp_path_factory) -> dict[str, dict]:
     return asyncio.run(annotate(library, tmp_path_factory.mktemp("local")))
 
 
-async def annotate(name, out: Path, *, elsewhere: bool = False) -> dict[str, dict]:
+async def annotate(name, out: Path, *, elsewhere: bool = False, stall_seconds: float = PATIENCE) -> dict[str, dict]:
     """Caption all sources in a run; return what its records say, by the names of the files."""
     async with FakeTorchServe() as server, AsyncExitStack() as stack:
         spec = ModelSpec(OPTIONS, [FoundServer(Server(server.url))], "captioner", 8)
         tracks = RemoteNodes([spec], LocalCluster("a")) if elsewhere else [await spec.open(stack)]
-        run = Run(tracks, out, spool=SpoolOptions(None, None, stall_seconds=2.0))
+        run = Run(tracks, out, spool=SpoolOptions(None, None, stall_seconds))
         await asyncio.wait_for(run.run([str(name)]), PATIENCE)
     return records_in(out)
 
@@ -106,7 +106,7 @@ def fail(bucket, library: Path) -> None:
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_records_are_those_of_local_files_whatever_the_store_does(library, bucket, expected, tmp_path, elsewhere):
     fail(bucket, library)
-    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere)
+    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere, stall_seconds=2.0)
     reasons = [records.pop(name)["error"] for name in FOREVER]
     assert records == {name: record for name, record in expected.items() if name not in FOREVER}
     assert [error["type"] for error in reasons] == ["NoSuchObject", "MediaError", "SourceChanged"]
