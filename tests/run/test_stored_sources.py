@@ -106,7 +106,7 @@ def fail(bucket, library: Path) -> None:
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_records_are_those_of_local_files_whatever_the_store_does(library, bucket, expected, tmp_path, elsewhere):
     fail(bucket, library)
-    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere, stall_seconds=2.0)
+    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere, stall_seconds=5.0)
     reasons = [records.pop(name)["error"] for name in FOREVER]
     assert records == {name: record for name, record in expected.items() if name not in FOREVER}
     assert [error["type"] for error in reasons] == ["NoSuchObject", "MediaError", "SourceChanged"]
