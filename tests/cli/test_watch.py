@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -30,30 +30,23 @@ app()
 
 @contextmanager
 def watching(out, *names, options=()):
-    """A command that watches, for which waiting is short."""
-    command = [sys.executable, "-c", FASTER, "shots", "--watch", "--out", out, *options, *names]
+    """A command that watches, for which waiting is short, and that is killed if a test hangs."""
+    command = [sys.executable, "-c", FASTER, "shots", "--watch", "--json-log", "--out", out, *options, *names]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        killer = threading.Timer(PATIENCE, process.kill)
+        killer.start()
         try:
             yield process
         finally:
+            killer.cancel()
             process.kill()
 
 
-def records(out) -> dict[str, dict]:
-    if not (out / "annotations.jsonl").exists():
-        return {}
+def records_of_next_run(out, process) -> dict[str, dict]:
+    """The records, when the next run has exported them."""
+    assert any(json.loads(line)["event"] == "export" for line in process.stderr)
     found = map(json.loads, (out / "annotations.jsonl").read_text().splitlines())
     return {os.path.basename(record["source"]["path"]): record for record in found}
-
-
-def wait_for(out, names: set[str], process) -> dict[str, dict]:
-    """The records, when there are these."""
-    ends = time.monotonic() + PATIENCE
-    while set(found := records(out)) != names:
-        assert time.monotonic() < ends
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
@@ -62,12 +55,13 @@ def test_a_run_goes_on_with_files_that_appear_until_it_is_told_to_stop(media, tm
     (empty := tmp_path / "empty").mkdir()
     with watching(tmp_path / "out", empty, library, options=["--format", "csv"]) as process:
         shutil.copy(media / "old.avi", library)
-        wait_for(tmp_path / "out", {"old.avi"}, process)
+        assert set(records_of_next_run(tmp_path / "out", process)) == {"old.avi"}
         shutil.copy(media / "same-640x360.webm", library)
-        found = wait_for(tmp_path / "out", {"old.avi", "same-640x360.webm"}, process)
+        found = records_of_next_run(tmp_path / "out", process)
+        assert set(found) == {"old.avi", "same-640x360.webm"}
         assert all(record["status"] == "ok" for record in found.values())
         process.send_signal(sig)
-        assert process.wait(PATIENCE) in (0, 130)  # 130 if it came during the export
+        assert process.wait(PATIENCE) in (0, 130)  # 130 if it came during a run
     assert (tmp_path / "out" / "sources.csv").exists()
 
 
@@ -83,6 +77,7 @@ def test_what_never_can_appear_is_refused(tmp_path):
 async def test_changes_are_noticed_wherever_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(watching_module, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(watching_module, "LOOK_IN_STORES_SECONDS", 0.01)
+    noticed = []
     here, far = tmp_path / "here" / "a.mp4", tmp_path / "far" / "b.mp4"
     for path in (here, far):
         path.parent.mkdir()
@@ -94,3 +89,5 @@ async def test_changes_are_noticed_wherever_they_are(tmp_path, monkeypatch):
             for path in (here, far):
                 path.write_bytes(path.read_bytes() + b"more")
                 await asyncio.wait_for(watch.wait(), PATIENCE)
+                noticed.append(path)
+    assert noticed == [here, far, here, far]

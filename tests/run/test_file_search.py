@@ -20,7 +20,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def paths(names: list[str], suffixes=VIDEO_SUFFIXES) -> list[str]:
-    return [found.path for found in find_sources(names, suffixes)]
+    return [found.path for found in find_sources(names, suffixes, Stores())]
 
 
 def test_a_folder_stands_for_its_media_sorted(library):

@@ -23,7 +23,7 @@ from reelscribe.run.driver import Run
 from reelscribe.run.single_file import caption_file
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
-from reelscribe.storage import spool
+from reelscribe.storage import objects
 from reelscribe.storage.spool import SpoolOptions
 from support.commands import reelscribe
 from support.fake_torchserve import FakeTorchServe
@@ -57,7 +57,7 @@ def library(media, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def bucket(library, monkeypatch):
-    monkeypatch.setattr(spool, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
     with s3_server(monkeypatch, library) as server:
         yield server
 

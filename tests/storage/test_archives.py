@@ -185,8 +185,7 @@ def test_what_lies_beside_a_member_is_bounded_as_a_whole(stores, tmp_path):
     assert len(found.extra or "") < 2 * archives.MOST_BESIDE
 
 
-def test_a_store_that_is_busy_for_a_moment_loses_no_member(stores, tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "_FIRST_PAUSE", 0.001)
+def test_a_store_that_is_busy_for_a_moment_loses_no_member(stores, tmp_path):
     write_tar(tmp_path / "s.tar", {f"{k}.mp4": bytes(50_000) for k in range(8)})
     with web_server(tmp_path) as (web, address):
         web.fault_of_all = every_third(503)

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import MediaError, UsageError
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
@@ -66,7 +65,6 @@ class Selection:
     newer_than: float | None = None
     """When a source must have been written at the earliest, in seconds since 1970; None for any time. One of which
     nobody can tell the time belongs to the run."""
-
     rest_seconds: float = 0.0
     """For how long nobody must have written to a file, in seconds. What is in a store is taken at once."""
 
@@ -74,7 +72,7 @@ class Selection:
         """Return whether a source belongs to the run. What cannot be one always does, so that its record says so."""
         if found.problem:
             return True
-        if not self.fits(found.path) or (self.rest_seconds and not self._has_rested(found.path)):
+        if not self.fits(found) or (self.rest_seconds and not self._has_rested(found.path)):
             return False
         if self.shard:
             number, parts = self.shard
@@ -83,9 +81,10 @@ class Selection:
                 return False
         return self.newer_than is None or (written := _modified(found)) is None or written >= self.newer_than
 
-    def fits(self, path: str) -> bool:
-        """Return whether the globs let in a source."""
-        return (not self.include or fits_any(path, self.include)) and not fits_any(path, self.exclude)
+    def fits(self, found: Found) -> bool:
+        """Return whether the globs let in a source; they cannot leave out what cannot be one."""
+        is_included = not self.include or fits_any(found.path, self.include)
+        return bool(found.problem) or (is_included and not fits_any(found.path, self.exclude))
 
     def _has_rested(self, path: str) -> bool:
         if (file := file_of(path)) is None:
@@ -105,9 +104,7 @@ def _modified(found: Found) -> float | None:
         return None
 
 
-def find_sources(
-    names: Names, suffixes: Collection[str] = VIDEO_SUFFIXES, stores: Stores | None = None
-) -> Iterator[Found]:
+def find_sources(names: Names, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
     """Yield the sources that names stand for, as they are found.
 
     Only the names in one folder, the matches of one glob, or one page of a store's list are in memory at a time. A
@@ -118,7 +115,7 @@ def find_sources(
             one of `suffixes`, sorted; a glob for its matches, sorted; folders that it matches are searched, too. In a
             store, what comes before a slash is a folder.
         suffixes: Endings of media files in lower case, such as ".mp4".
-        stores: Those in which addresses are looked for; needed if there are any.
+        stores: Those in which addresses are looked for.
 
     Raises:
         UsageError: An address cannot be used, or needs a package that is not installed.
@@ -142,25 +139,29 @@ def check_names(names: Names, suffixes: Collection[str], selection: Selection, s
     """
     if not names:
         raise UsageError("sources: expected files, folders, globs, addresses, or a list by --from; got none")
-    for name in names:
-        try:
-            if next(_find(name, suffixes, iter, stores), None) is None:
-                raise UsageError(
-                    f"{name}: expected a source, found none"
-                    if isinstance(name, SourceList)
-                    else f"{name!r}: {_why_nothing(name, suffixes)}"
-                )
-        except MediaError as error:
-            raise UsageError(f"{name!r}: {error}") from None
+    firsts = [_first(name, suffixes, stores) for name in names]
+    if any(map(selection.fits, firsts)):
+        return
     left_out = 0
     for found in (found for name in names for found in _find(name, suffixes, iter, stores)):
-        if selection.fits(found.path):
+        if selection.fits(found):
             return
         left_out += 1
     raise UsageError(
         f"--include, --exclude: expected globs that leave a source, but none of {left_out} sources is left by"
         f" {', '.join([*selection.include, *selection.exclude])}"
     )
+
+
+def _first(name: str | SourceList, suffixes: Collection[str], stores: Stores) -> Found:
+    """Return a source that a name stands for. Raises UsageError if there is none."""
+    try:
+        first = next(_find(name, suffixes, iter, stores), None)
+    except MediaError as error:
+        raise UsageError(f"{name!r}: {error}") from None
+    if first is None:
+        raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
+    return first
 
 
 def with_stats(page: Sequence[Found], stores: Stores) -> list[Found]:
@@ -188,16 +189,16 @@ def _find(
     name: str | SourceList,
     suffixes: Collection[str],
     order: Callable[[Iterable[str]], Iterable[str]],
-    stores: Stores | None,
+    stores: Stores,
 ) -> Iterator[Found]:
     """Yield what a name stands for; `order` puts the matches of a glob into their order."""
     if isinstance(name, SourceList):
         named: Iterable[Found] = (Found(row.name, extra=row.extra, problem=row.problem) for row in name.rows())
     else:
-        named = _find_named(name, suffixes, order, stores or Stores())
+        named = _find_named(name, suffixes, order, stores)
     for found in named:
         if is_archive(found.path):
-            yield from _find_members(found, suffixes, stores or Stores())
+            yield from _find_members(found, suffixes, stores)
         else:
             yield found
 
@@ -238,8 +239,10 @@ def _found(stored: StoredObject) -> Found:
     return Found(stored.address, stored.stat, stored.modified, stored.extra)
 
 
-def _why_nothing(name: str, suffixes: Collection[str]) -> str:
+def _why_nothing(name: str | SourceList, suffixes: Collection[str]) -> str:
     """Return why a name stands for no file, and what to do."""
+    if isinstance(name, SourceList):
+        return "expected a source, found none"
     if name == "-":
         return (
             "expected files, folders or globs, as media cannot be read from standard input; write it to a file first,"

@@ -148,7 +148,7 @@ class Listing:
                 the first of them.
             suffixes: Endings of media files in lower case.
             selection: Which sources belong to the run; None for all.
-            stores: Those in which addresses are looked for; needed if there are any.
+            stores: Those in which addresses are looked for; None for new ones.
         """
         self._stores = stores or Stores()
         self._sources = self._kept(find_sources(names, suffixes, self._stores), selection or Selection())

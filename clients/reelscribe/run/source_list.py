@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.storage.address import check_address, is_address
-from reelscribe.storage.objects import plain
+from reelscribe.storage.objects import json_value
 
 COLUMNS = ("path", "url")
 """Names of the column of a table that names the sources; the first that a row has counts."""
@@ -73,7 +73,7 @@ class SourceList:
         with self._errors():
             next(self._rows(), None)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"--from {self._path}"
 
     def rows(self) -> Iterator[Row]:
@@ -181,7 +181,7 @@ class SourceList:
         if not isinstance(name, str):
             return self._bad(number, f"expected a name in the column {' or '.join(COLUMNS)}, got {brief(name)}")
         try:
-            extra = json.dumps({str(key): plain(each) for key, each in value.items() if key not in COLUMNS})
+            extra = json.dumps({str(key): json_value(each) for key, each in value.items() if key not in COLUMNS})
         except ValueError as error:
             return self._bad(number, f"other columns: {error}")
         if len(extra) > MOST_EXTRA:

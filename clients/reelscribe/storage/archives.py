@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, brief
 from reelscribe.storage.address import split_member
-from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, plain
+from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
 
 MOST_BESIDE = 2**16
 """Largest size of all files together beside a member that go into its record, in bytes."""
@@ -29,14 +28,14 @@ MOST_TOGETHER = 100
 _AHEAD_BYTES = 2**14
 """Number of bytes that are read at once while headers are looked at. Small files beside members may be among them."""
 
-_ATTEMPTS, _FIRST_PAUSE = 5, 0.25
-"""Number of times that headers are asked for until the store answers, and the first of the pauses, which double."""
+_ATTEMPTS = 5
+"""Number of times that headers are asked for until the store answers."""
 
 _MOST_HEADER = 2**20
 """Largest size of the header of a member, in bytes. Long names and attributes are part of it."""
 
 
-class FileStore:
+class FileStore(ObjectStore):
     """The files of this machine, for archives among them; see `ObjectStore`."""
 
     def info(self, address: str) -> StoredObject:
@@ -45,10 +44,6 @@ class FileStore:
         if not stat:
             raise NoSuchObject("no such file; check the path, or whether its disk is mounted")
         return StoredObject.from_stat(address, stat)
-
-    def list(self, address: str) -> Iterator[StoredObject]:
-        """Refuse, as folders are not searched in this way."""
-        raise MediaError(f"{address}: expected a file")
 
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the content of a file from a byte on, up to another one."""
@@ -64,15 +59,8 @@ class FileStore:
         except OSError as error:
             raise MediaError(f"its archive cannot be read: {error.strerror}") from None
 
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
-        """Refuse, as files of this machine are not written in this way."""
-        raise MediaError(f"{address}: expected an object")
 
-    def close(self) -> None:
-        """Do nothing, as no file is open."""
-
-
-class TarStore:
+class TarStore(ObjectStore):
     """The members of archives; see `ObjectStore`."""
 
     def __init__(self, store_of: Callable[[str], ObjectStore]) -> None:
@@ -102,13 +90,6 @@ class TarStore:
         offset, _, stat = stored.version.partition(" ")
         whole, end = StoredObject.from_stat(archive, stat), stored.size if stop is None else stop
         return self._store_of(archive).read(whole, int(offset) + start, int(offset) + end)
-
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
-        """Refuse, as archives are not written to."""
-        raise MediaError("expected an object, as nothing can be written to archives")
-
-    def close(self) -> None:
-        """Do nothing, as the stores of the archives are closed by themselves."""
 
     def _members(self, archive: str) -> Iterator[_Member]:
         """Yield the files in an archive, in their order."""
@@ -149,7 +130,7 @@ def _beside(members: Sequence[_Member]) -> str | None:
     for member in members:
         if member.is_beside:
             size = member.stored.size
-            beside[plain(member.suffix)] = _value(member) if size <= left else None
+            beside[json_value(member.suffix)] = _value(member) if size <= left else None
             left -= size
     return json.dumps(beside) if beside else None
 
@@ -160,7 +141,7 @@ def _value(member: _Member) -> Any:
     if not member.name.lower().endswith(".json"):
         return text
     try:
-        return plain(json.loads(text))
+        return json_value(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
@@ -226,11 +207,4 @@ class _Headers:
         return self.read(size)
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        for attempt in range(_ATTEMPTS):
-            try:
-                return b"".join(self._store.read(self._stored, start, stop))
-            except StoreUnavailable:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                time.sleep(_FIRST_PAUSE * 2**attempt)
-        raise AssertionError
+        return retried(lambda: b"".join(self._store.read(self._stored, start, stop)), _ATTEMPTS)

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from time import sleep
+from typing import Any, NamedTuple, TypeVar
+
+from reelscribe.errors import MediaError, StoreUnavailable
+
+T = TypeVar("T")
 
 READ_BYTES = 2**16
 """Number of bytes that are read at once."""
@@ -23,6 +30,9 @@ STALL_SECONDS = 60.0
 ATTEMPTS = 8
 """Number of times that a request is sent until the store does not fail, with pauses that grow, unless another is
 chosen."""
+
+FIRST_PAUSE, MOST_PAUSE = 0.25, 15.0
+"""Seconds between the first two of these, and the most."""
 
 MOST_DEPTH = 100
 """Depth of values beside a source, in lists and archives; what reads records later has limits, too."""
@@ -60,9 +70,10 @@ class StoredObject(NamedTuple):
         return cls(address, int(size), version)
 
 
-class ObjectStore(Protocol):
+class ObjectStore(ABC):
     """A store. Any thread may call it, several at the same time."""
 
+    @abstractmethod
     def info(self, address: str) -> StoredObject:
         """Return the size and the version of an object.
 
@@ -78,7 +89,9 @@ class ObjectStore(Protocol):
             MediaError: They may not be listed, or this kind of store cannot list.
             StoreUnavailable: The store does not answer.
         """
+        raise MediaError(f"{address}: expected what can be listed")
 
+    @abstractmethod
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the content of an object from a byte on, up to another one, in pieces.
 
@@ -93,7 +106,7 @@ class ObjectStore(Protocol):
             StoreUnavailable: The connection broke, or the store does not answer.
         """
 
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:
+    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
         """Put an object, whole or not at all.
 
         Args:
@@ -106,9 +119,35 @@ class ObjectStore(Protocol):
             MediaError: It may not be written, or this kind of store cannot be written to.
             StoreUnavailable: The connection broke, or the store does not answer.
         """
+        raise MediaError("expected an object in a store, as nothing can be written to web servers and archives")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - few kinds have something to close
         """Close all connections."""
+
+
+def _waits(pause: float) -> bool:
+    sleep(pause)
+    return False
+
+
+def retried(work: Callable[[], T], attempts: int = ATTEMPTS, give_up: Callable[[float], bool] = _waits) -> T:
+    """Work, again and again while a store is not available.
+
+    Args:
+        work: The work.
+        attempts: How many times at the most.
+        give_up: Waits for so many seconds, and returns whether nobody needs the work any more.
+
+    Raises:
+        StoreUnavailable: The store was not available at the last attempt, or nobody needs the work.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return work()
+        except StoreUnavailable:
+            if give_up(min(MOST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)):  # noqa: S311
+                raise
+    return work()
 
 
 def byte_range(start: int, stop: int | None) -> str:
@@ -116,7 +155,7 @@ def byte_range(start: int, stop: int | None) -> str:
     return f"bytes={start}-{'' if stop is None else stop - 1}"
 
 
-def plain(value: Any, depth: int = MOST_DEPTH) -> Any:
+def json_value(value: Any, depth: int = MOST_DEPTH) -> Any:
     """Return a value that comes from a file beside a source as one that JSON has.
 
     Args:
@@ -136,9 +175,9 @@ def plain(value: Any, depth: int = MOST_DEPTH) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {plain(str(key)): plain(each, depth - 1) for key, each in value.items()}
+            return {json_value(str(key)): json_value(each, depth - 1) for key, each in value.items()}
         case list() | tuple():
-            return [plain(each, depth - 1) for each in value]
+            return [json_value(each, depth - 1) for each in value]
         case bytes():
             return value.decode("utf-8", "backslashreplace")
         case datetime.date() | datetime.time():

@@ -26,6 +26,7 @@ from reelscribe.storage.objects import (
     CONNECTIONS,
     MOST_SIZE,
     READ_BYTES,
+    ObjectStore,
     StoredObject,
     byte_range,
 )
@@ -45,7 +46,7 @@ _HOW_TO_SIGN_IN = (
 )
 
 
-class S3Store:
+class S3Store(ObjectStore):
     """A store with the interface of S3; see `ObjectStore`."""
 
     def __init__(self, stall_seconds: float, attempts: int = ATTEMPTS) -> None:

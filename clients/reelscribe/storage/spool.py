@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import random
 import tempfile
 import threading
 import time
@@ -23,16 +22,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from reelscribe.errors import MediaError, OutputError, SourceChanged, StoreUnavailable
-from reelscribe.storage.objects import ATTEMPTS, STALL_SECONDS, ObjectStore, StoredObject
+from reelscribe.storage.objects import STALL_SECONDS, ObjectStore, StoredObject, retried
 from reelscribe.storage.stores import Stores
 
 T = TypeVar("T")
 
 FETCHES = 8
 """Number of sources that are fetched at the same time. The connection of one is often slower than the network."""
-
-FIRST_PAUSE, MOST_PAUSE = 0.25, 15.0
-"""Seconds between the first two of these, and the most."""
 
 MOST_COPIES = 256
 """Largest number of copies at the same time. Each is an open file, of which a process may have few."""
@@ -60,7 +56,7 @@ class SpoolOptions(NamedTuple):
     """The room that copies may take, and how long a store may take to send them."""
 
     folder: Path | None = None
-    """The folder on whose disk they are kept; None for another one."""
+    """The folder on whose disk they are kept; None for the one that whoever opens the spool chooses."""
     most_bytes: int | None = None
     """Largest size of all copies together, in bytes; None for half of what is free on the disk."""
     stall_seconds: float = STALL_SECONDS
@@ -231,15 +227,8 @@ class Spool:
         raise MediaError(f"the connection broke {MOST_BREAKS} times; run the same command again")
 
     def _retried(self, work: Callable[[], T], cancelled: threading.Event) -> T:
-        """Work, again and again while the store is not available, but at most ATTEMPTS times."""
-        for attempt in range(1, ATTEMPTS):
-            try:
-                return work()
-            except StoreUnavailable:
-                pause = min(MOST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
-                if self._stopping.wait(pause) or cancelled.is_set():
-                    raise MediaError("the run was stopped") from None
-        return work()
+        """Work, again and again while the store is not available and somebody waits for it."""
+        return retried(work, give_up=lambda pause: self._stopping.wait(pause) or cancelled.is_set())
 
 
 class _Copy:

@@ -27,6 +27,7 @@ from reelscribe.storage.objects import (
     CONNECT_SECONDS,
     CONNECTIONS,
     READ_BYTES,
+    ObjectStore,
     StoredObject,
     byte_range,
 )
@@ -41,7 +42,7 @@ _LATER = {408, 425, 429, 500, 502, 503, 504}
 """Statuses of answers that may be others later."""
 
 
-class WebStore:
+class WebStore(ObjectStore):
     """All web servers of a run; see `ObjectStore`."""
 
     def __init__(self, stall_seconds: float) -> None:
@@ -90,10 +91,6 @@ class WebStore:
                     if wanted := block[max(0, start - at) : None if stop is None else stop - at]:
                         yield wanted
                     at += len(block)
-
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
-        """Refuse, as web servers take no files."""
-        raise MediaError("expected the address of an object in a store, as nothing can be written to web servers")
 
     def close(self) -> None:
         """Close all connections."""
