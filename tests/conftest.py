@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,13 @@ class SharedServersScheduling(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling | None:
     """Replace what pytest-xdist does with `--dist loadfile`; other values of `--dist` mean what they always do."""
     return SharedServersScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def no_priority() -> Iterator[None]:
+    """With real-time priority, which their processes inherit, the tests that follow would starve everything else."""
+    yield
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 TERMINAL_VARIABLES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")

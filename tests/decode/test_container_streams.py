@@ -1,5 +1,6 @@
 """Of several video streams, the one that a player shows is read, wherever a file is opened."""
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -57,10 +58,18 @@ def test_of_equal_streams_the_first_is_read(tmp_path):
     assert videos.info_of(path).frames == 10
 
 
+def write_avif(path, levels):
+    """A file of pictures of these levels. SVT-AV1 gives the thread that encodes the highest priority there is, which no
+    process that the tests start later may inherit."""
+    pictures = [np.full((64, 64, 3), level, np.uint8) for level in levels]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(videos.write_pictures, path, "libsvtav1", pictures).result()
+    return path
+
+
 def test_an_animated_avif_is_its_animation(tmp_path):
-    path = tmp_path / "animated.avif"
     levels = range(40, 240, 10)
-    videos.write_pictures(path, "libsvtav1", (np.full((64, 64, 3), level, np.uint8) for level in levels))
+    path = write_avif(tmp_path / "animated.avif", levels)
     frames = videos.read(path, InputSize(64, 64))
     assert [round(image.mean()) for _, _, image in frames] == pytest.approx(list(levels), abs=3)
     assert len(list(make_thumbnails(path, [0.0, 1.0]))) == 2
@@ -68,6 +77,5 @@ def test_an_animated_avif_is_its_animation(tmp_path):
 
 
 def test_a_picture_alone_is_a_video_of_one_frame(tmp_path):
-    path = tmp_path / "still.avif"
-    videos.write_pictures(path, "libsvtav1", [np.full((64, 64, 3), 99, np.uint8)])
+    path = write_avif(tmp_path / "still.avif", [99])
     assert len(videos.read(path, InputSize(64, 64))) == 1
