@@ -82,6 +82,8 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
             although `out` is a folder.
     """
     name = os.fspath(out)
+    if isinstance(out, Path) and name.startswith("s3:/"):
+        raise UsageError(f"out: expected an address as text, got the path {name}, which lacks a slash")
     if not looks_like_address(name):
         if work_dir is not None:
             raise UsageError(
