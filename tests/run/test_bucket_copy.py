@@ -248,6 +248,23 @@ async def test_credentials_that_expire_end_the_run_which_goes_on_with_others(buc
     assert contents(bucket)[f"results/{NAME}"] == (tmp_path / "work" / NAME).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        (OUT, "permission denied by the store to nobody, as no credentials were found; set AWS_PROFILE or"),
+        ("s3://none/results", "the store has no bucket 'none'; check the name"),
+    ],
+)
+async def test_what_cannot_be_written_to_ends_the_run_at_once(bucket, library, tmp_path, monkeypatch, out, reason):
+    if out == OUT:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        bucket.fault_of_all = status(403)
+    async with FakeTorchServe(Gate()) as server:
+        with pytest.raises(OutputError, match=reason):
+            await annotate(library, server, out, tmp_path / "work")
+
+
 async def test_a_store_that_stays_away_ends_the_run(bucket, often, library, tmp_path, caplog):
     gate = Gate()
     async with FakeTorchServe(gate) as server:
@@ -315,7 +332,9 @@ def test_exports_are_sent_and_a_dry_run_changes_nothing(bucket, media, tmp_path)
     planned = CliRunner().invoke(app, [*words, "--dry-run"])
     assert (planned.exit_code, contents(bucket), (tmp_path / "work").exists()) == (0, {}, False), planned.output
     assert CliRunner().invoke(app, words).exit_code == 0
-    assert bucket.written["ledger.sqlite"] == 1
+    bucket.written.clear()
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert bucket.written["ledger.sqlite"] == 1  # though exports are sent after the rest
     assert contents(bucket)["results/sources.csv"] == (tmp_path / "work" / "sources.csv").read_bytes()
     words[words.index(str(tmp_path / "work"))] = str(tmp_path / "other")
     assert "all done before" in CliRunner().invoke(app, [*words, "--dry-run"]).output

@@ -171,8 +171,10 @@ class BucketCopy:
         self._lock = Lock()
         """Held by the thread that asks the store."""
         self._given_up = Event()
-        self._has_failed = False
-        """True if an error of sending ends the run."""
+        self._is_new = False
+        """True if the folder has just begun, so that the bucket was not written to from it."""
+        self._failure: ReelscribeError | None = None
+        """The error of sending because of which the run ends."""
         self._looked = 0.0
         """When thumbnails were looked for, in seconds since 1970: those of folders that are older were sent."""
 
@@ -203,10 +205,10 @@ class BucketCopy:
             UsageError: A package that the store needs is not installed.
         """
         with self._lock, self._errors():
-            is_new = not (self._folder / LEDGER).exists()
-            if is_new or self._retried(self._own_ledger) is None:  # or somebody has deleted the copy
+            self._is_new = not (self._folder / LEDGER).exists()
+            if self._is_new or self._retried(self._own_ledger) is None:  # or somebody has deleted the copy
                 self._memory.forget([*self._memory.names()])
-            for name in _FETCHED if is_new else ():
+            for name in _FETCHED if self._is_new else ():
                 with suppress(NoSuchObject):
                     self._fetch(name)
 
@@ -225,10 +227,12 @@ class BucketCopy:
     async def keep_sending(self) -> None:
         """Send what is new every few minutes, until cancelled.
 
+        From a new folder, something is sent at once, so that it shows early whether that is possible.
+
         Raises:
             OutputError: As `send` does, but the store was not available several times in a row.
         """
-        pause, failures = SEND_SECONDS, 0
+        pause, failures = 0.0 if self._is_new else SEND_SECONDS, 0
         while True:
             await asyncio.sleep(pause)
             began = time.monotonic()
@@ -239,8 +243,8 @@ class BucketCopy:
             except StoreUnavailable as error:
                 failures += 1
                 _log.warning("%s: what is new cannot be sent: %s; trying again later", self._address, error)
-            except ReelscribeError:
-                self._has_failed = True
+            except ReelscribeError as error:
+                self._failure = error
                 raise
             pause = max(SEND_SECONDS, 9 * (time.monotonic() - began))
 
@@ -253,14 +257,15 @@ class BucketCopy:
         Raises:
             OutputError: As `send` does, unless an error has ended the run.
         """
-        if self._has_failed or not (ended_by is None or isinstance(ended_by, ReelscribeError)):
-            return
-        try:
-            await asyncio.to_thread(self.send, everything=True)
-        except ReelscribeError as error:
-            if ended_by is None:
-                raise
-            _log.warning("%s", error)
+        if not self._failure and (ended_by is None or isinstance(ended_by, ReelscribeError)):
+            try:
+                await asyncio.to_thread(self.send, everything=True)
+            except ReelscribeError as error:
+                self._failure = error
+        if self._failure and ended_by is None:
+            raise self._failure
+        if self._failure and ended_by is not self._failure:
+            _log.warning("%s", self._failure)
 
     @property
     def _store(self) -> ObjectStore:
@@ -360,10 +365,10 @@ class BucketCopy:
 
     def _thumbnails(self) -> Iterator[Path]:
         """Yield the thumbnails of sources that have got any since they were last looked for."""
-        for part in _entries(self._folder / THUMBNAILS):
-            for source in _entries(Path(part)):
-                if source.stat(follow_symlinks=False).st_mtime >= self._looked:
-                    yield from _files(Path(source))
+        for source in chain.from_iterable(map(_folders, _folders(self._folder / THUMBNAILS))):
+            with suppress(FileNotFoundError):  # it was deleted to make room
+                if source.stat().st_mtime >= self._looked:
+                    yield from _files(source)
 
     def _send_files(self, files: Iterable[Path]) -> None:
         """Send files that are new or have changed."""
@@ -481,12 +486,16 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     return []
 
 
+def _folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders in a folder. No symbolic link is followed."""
+    return (folder / each.name for each in _entries(folder) if each.is_dir(follow_symlinks=False))
+
+
 def _files(folder: Path, but: Container[str] = ()) -> Iterator[Path]:
     """Yield the files below a folder, except for some files and folders in it. No symbolic link is followed."""
-    for entry in _entries(folder):
-        if entry.name in but:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(folder / entry.name)
-        elif entry.is_file(follow_symlinks=False):
-            yield folder / entry.name
+    for each in _entries(folder):
+        if each.is_file(follow_symlinks=False) and each.name not in but:
+            yield folder / each.name
+    for inner in _folders(folder):
+        if inner.name not in but:
+            yield from _files(inner)
