@@ -225,6 +225,7 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
         (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str or None, got 5"),
         (lambda: reelscribe.annotate(5), "sources: expected a path or several, got 5"),
         (lambda: reelscribe.annotate(["a", 5]), "source: expected a path, got 5"),
+        (lambda: reelscribe.annotate("a", "s3://b/c", work_dir=5), "work_dir: expected str or PathLike or None, got 5"),
         (lambda: reelscribe.annotate("a", 5), "out: expected str or PathLike or None, got 5"),
         (lambda: reelscribe.annotate("a", speech_options="en"), "speech_options: expected SpeechOptions or None"),
         (lambda: Server(8080), "server: expected an address like http://127.0.0.1:8080, or .*, got 8080"),

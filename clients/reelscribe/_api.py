@@ -32,6 +32,7 @@ from reelscribe.contract.descriptions import (
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError, brief
+from reelscribe.export.bucket_copy import work_folder
 from reelscribe.results.annotations import NAME
 from reelscribe.results.escaping import escape_surrogates
 from reelscribe.run.driver import Run
@@ -237,6 +238,7 @@ async def annotate_async(
     sources: SourcePath | Iterable[SourcePath],
     out: SourcePath | None = None,
     *,
+    work_dir: SourcePath | None = None,
     server: Server | str | None = None,
     captions: bool = True,
     clips: bool = False,
@@ -253,6 +255,7 @@ async def annotate_async(
         raise UsageError("annotate: expected captions, clips or a transcript, got none of them")
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else _listed(sources)
     _check("out", out, (str, os.PathLike), None)
+    _check("work_dir", work_dir, (str, os.PathLike), None)
     _check("caption_options", caption_options, CaptionOptions, None)
     _check("clip_options", clip_options, ClipOptions, None)
     _check("speech_options", speech_options, SpeechOptions, None)
@@ -263,7 +266,8 @@ async def annotate_async(
         (transcript, "speech_model", speech_model, speech_options or SpeechOptions()),
     ]
     async with AsyncExitStack() as stack:
-        folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
+        place = out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-"))
+        folder, _ = work_folder(place, work_dir)
         tracks = []
         for is_wanted, argument, name, options in wanted:
             _check(argument, name, str, None)
@@ -271,7 +275,13 @@ async def annotate_async(
                 tracks.append(await (await ModelSpec(options, [found], name).resolved()).open(stack))
         done: list[str] = []
         thumbnails = None if out else 0  # nobody would see those in a temporary folder
-        run = Run(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
+        run = Run(
+            tracks,
+            place,
+            work_dir=work_dir,
+            on_record=lambda record: done.append(record.absolute_path),
+            thumbnails=thumbnails,
+        )
         await run.run([os.fspath(path) for path in paths])
         return Results(_saved(folder, done, kept=out is not None))
 
@@ -280,6 +290,7 @@ def annotate(
     sources: SourcePath | Iterable[SourcePath],
     out: SourcePath | None = None,
     *,
+    work_dir: SourcePath | None = None,
     server: Server | str | None = None,
     captions: bool = True,
     clips: bool = False,
@@ -298,7 +309,9 @@ def annotate(
     Args:
         sources: One file, folder or glob, or several.
         out: Folder for annotations.jsonl, thumbnails and the ledger, with which the same call can continue after an
-            interruption. By default nothing is kept.
+            interruption; or an address, such as s3://bucket/results/, to which such a folder is copied. By default
+            nothing is kept.
+        work_dir: That folder, on a disk of this machine, if `out` is an address.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
         captions: Whether frames are captioned.
@@ -325,6 +338,7 @@ def annotate(
         annotate_async(
             sources,
             out,
+            work_dir=work_dir,
             server=server,
             captions=captions,
             clips=clips,

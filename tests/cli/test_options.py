@@ -17,7 +17,7 @@ from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import CLIPS, DESCRIPTION
 
-RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
+RUN = RunOptions(sources=["a.mp4"], out="out")
 
 
 def test_defaults_of_the_commands_are_those_of_the_library():
@@ -46,7 +46,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     assert result.exit_code == 0, result.output
     run, captioner, speech_model = started["run"], started["captions"], started["transcripts"]
     captions, speech = captioner.options, speech_model.options
-    assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], Path("x"), ["vtt", "csv"])
+    assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], "x", ["vtt", "csv"])
     assert started["cues"] == "captions"
     assert captioner.servers == speech_model.servers
     assert (captioner.name, speech_model.name) == ("blip2", "whisper")

@@ -42,13 +42,19 @@ def test_the_command_line_beats_the_environment_that_the_folder_and_that_the_use
 
     user.write_text('[shared]\nout = "results"\ndecode-workers = 3\n[annotate]\nlanguage = "fr"\n')
     assert workers() == 3
-    assert started["run"].out == user.parent / "results"  # relative paths are the file's own
+    assert started["run"].folder == user.parent / "results"  # relative paths are the file's own
     folder.write_text("[shared]\ndecode-workers = 4\n")
     assert workers() == 4
     monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "5")
     assert workers() == 5
     assert workers("--decode-workers", "6") == 6
     assert started["transcripts"].options.transcription.language == "fr"
+
+
+def test_an_address_in_a_file_stays_as_it_is(folder, started):
+    folder.write_text('[shared]\nout = "s3://bucket/results/"\nwork-dir = "work"\n')
+    annotate()
+    assert (started["run"].out, started["run"].folder) == ("s3://bucket/results/", Path("work"))
 
 
 def test_a_section_of_a_command_beats_that_of_all_commands(folder, started):

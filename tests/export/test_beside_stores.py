@@ -1,5 +1,7 @@
 """Results beside sources in a real S3 server: in the same bucket, whole, and never in the place of others' objects."""
 
+import io
+
 import boto3
 import pytest
 from typer.testing import CliRunner
@@ -69,7 +71,7 @@ def test_what_is_put_there_in_the_meantime_stays(client, there):
     replaced = store.info("s3://bucket/a.srt") if there else None
     client.put_object(Bucket="bucket", Key="a.srt", Body=b"mine")
     with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
-        store.write("s3://bucket/a.srt", b"ours", replaced)
+        store.write("s3://bucket/a.srt", io.BytesIO(b"ours"), replaced)
     assert objects(client) == {"a.srt": b"mine"}
     store.close()
 
@@ -92,5 +94,5 @@ def test_what_cannot_be_written_is_one_line_and_the_others_are_written(client, t
 def test_nothing_can_be_written_to_a_web_server():
     stores = Stores()
     with pytest.raises(MediaError, match="nothing can be written to web servers"):
-        stores.of("https://example.org/a.srt").write("https://example.org/a.srt", b"", None)
+        stores.of("https://example.org/a.srt").write("https://example.org/a.srt", io.BytesIO(), None)
     stores.close()

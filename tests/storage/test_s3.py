@@ -1,5 +1,6 @@
 """Objects in a real S3 server: lists, versions, ranges, and what it refuses."""
 
+import io
 import itertools
 
 import boto3
@@ -8,8 +9,9 @@ from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError
 from reelscribe.storage import s3
+from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.s3 import S3Store
-from support.stores import every_third, s3_server, stalled, status
+from support.stores import every_third, refusal, s3_server, stalled, status
 
 KEYS = ["a/1.mp4", "a/b/2.mp4", "a//3.mp4", "a/../4.mp4", "a/./5.mp4", "a/c d?e#f%20é.mp4", "b.mp4", "a" * 1000]
 
@@ -65,11 +67,6 @@ def test_a_bucket_that_is_not_there_is_said(store):
         next(iter(store.list("s3://nowhere/")))
     with pytest.raises(NoSuchObject):
         store.info("s3://nowhere/a.mp4")
-
-
-def refusal(code: str, number: int):
-    body = f"<Error><Code>{code}</Code><Message>secret-of-the-store</Message></Error>"
-    return lambda sending: Response(body, status=number, content_type="application/xml")
 
 
 @pytest.mark.parametrize(
@@ -167,3 +164,34 @@ def test_a_piece_is_there_as_soon_as_it_has_come(store, bucket):
     pieces = store.read(store.info("s3://bucket/b.mp4"))
     assert next(pieces) == b"0123456789"
     pieces.close()
+
+
+def test_a_large_object_is_sent_in_parts_and_replaces_only_what_was_there(store, monkeypatch):
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 2**20)  # the least that S3 takes
+    address, content = "s3://bucket/large", bytes(11 * 2**20)
+    first = store.write(address, io.BytesIO(content), None)
+    assert first == store.info(address).version
+    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+        store.write(address, io.BytesIO(content[1:]), None)
+    store.write(address, io.BytesIO(content[1:]), StoredObject(address, 0, first))
+    assert store.info(address).size == len(content) - 1
+    store.write(address, io.BytesIO(b""), StoredObject(address, 0, ""))
+    assert store.info(address).size == 0
+    assert boto3.client("s3").list_multipart_uploads(Bucket="bucket").get("Uploads", []) == []
+
+
+def test_a_store_without_conditions_is_asked_before_it_is_written_to(store, bucket):
+    def refuse_conditions(sending):
+        has_condition = "If-Match" in sending.headers or "If-None-Match" in sending.headers
+        return refusal("NotImplemented", 501)(sending) if has_condition else None
+
+    bucket.fault_of_writes = refuse_conditions
+    first = store.write("s3://bucket/new", io.BytesIO(b"first"), None)
+    for replaced in (None, StoredObject("s3://bucket/new", 0, '"other"')):
+        with pytest.raises(SourceChanged, match="something else was put there"):
+            store.write("s3://bucket/new", io.BytesIO(b"second"), replaced)
+    store.write("s3://bucket/new", io.BytesIO(b"second"), StoredObject("s3://bucket/new", 0, first))
+    store.delete("s3://bucket/new")
+    store.delete("s3://bucket/new")
+    with pytest.raises(NoSuchObject):
+        store.info("s3://bucket/new")

@@ -34,6 +34,7 @@ class Sending:
     ) -> None:
         self.number, self.released = number, released
         """The number of the request among those for the same file name, from 1 on, and when the server ends."""
+        self.headers = request.headers
         login = request.authorization
         self.authorization = login and (login.username, login.password)
         self._answer = answer
@@ -57,6 +58,9 @@ class ObjectServer:
         self.faults: dict[str, Fault] = {}
         """The fault of each file name."""
         self.fault_of_all: Fault | None = None
+        self.written: Counter[str] = Counter()
+        """Number of requests that would write each file name."""
+        self.fault_of_writes: Fault | None = None
         self.released = threading.Event()
         self._lock = threading.Lock()
         self.asked = threading.Condition(self._lock)
@@ -65,15 +69,17 @@ class ObjectServer:
     def __call__(self, environ, start_response):
         request = Request(environ)
         name = request.path.rpartition("/")[2]
+        is_read = request.method in ("GET", "HEAD")
         with self._lock:
             self.requests[name] += 1
             number = self.requests[name]
+            self.written[name] += not is_read
             self.asked.notify_all()
         told: list = []
-        if request.method not in ("GET", "HEAD"):
-            return self._app(environ, start_response)
         sending = Sending(request, number, lambda: self._app(environ, lambda *head: told.append(head)), self.released)
-        fault = self.faults.get(name) or self.fault_of_all
+        fault = self.faults.get(name) or self.fault_of_all if is_read else self.fault_of_writes
+        if not is_read and not fault:
+            return self._app(environ, start_response)
         failing = fault(sending) if fault else None
         if isinstance(failing, Response):
             return failing(environ, start_response)
@@ -148,10 +154,11 @@ def s3_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket") -
             if path.is_file():
                 client.put_object(Bucket=bucket, Key=str(path.relative_to(folder)), Body=path.read_bytes())
         server.requests.clear()
+        server.written.clear()
         try:
             yield server
         finally:
-            server.faults, server.fault_of_all = {}, None
+            server.faults, server.fault_of_all, server.fault_of_writes = {}, None, None
             for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
                 for each in page.get("Contents", ()):
                     client.delete_object(Bucket=bucket, Key=each["Key"])
@@ -168,6 +175,20 @@ def every_third(code: int) -> Fault:
     """Answer every third request with a status."""
     numbers = itertools.count(1)
     return lambda sending: Response(status=code) if next(numbers) % 3 == 0 else None
+
+
+def refusal(code: str, number: int) -> Fault:
+    """Refuse with a code of S3's, and with a secret in the message, which nobody may see."""
+    body = f"<Error><Code>{code}</Code><Message>secret-of-the-store</Message></Error>"
+    return lambda sending: Response(body, status=number, content_type="application/xml")
+
+
+def lost_answer(sending: Sending) -> Response | None:
+    """Do what each second request asks for, but lose the answer."""
+    if sending.number % 2:
+        return None
+    list(sending.pieces)
+    return Response(status=503)
 
 
 def cut(seed: int) -> Fault:

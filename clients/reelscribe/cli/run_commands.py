@@ -12,7 +12,7 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -243,6 +243,7 @@ def run_command(
     from reelscribe.export.formats import CUE_SOURCES, check_formats
 
     check_formats(options.formats or [])
+    _ = options.place  # is checked before anything is asked
     beside = beside_formats(options.beside, options.overwrite)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
@@ -283,6 +284,7 @@ def _finish(
     kinds: Sequence[Kind],
 ) -> int:
     """Report what a run has done, and export if it is complete; return the exit status."""
+    from reelscribe.export.bucket_copy import send_exports
     from reelscribe.export.formats import CUE_SOURCES
 
     exporting = bool(options.formats or beside) and not summary.interrupted
@@ -292,6 +294,9 @@ def _finish(
     timed = [kind for kind in kinds if kind != "summary"]
     of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
     is_whole = _export(options, beside, cues or of_kind, progress)
+    _, bucket = options.place
+    if bucket and exporting:
+        send_exports(bucket, options.folder)
     return 0 if is_whole and not summary.failed else EXIT_SOME_SOURCES_FAILED
 
 
@@ -343,11 +348,11 @@ def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progre
 
     if options.formats:
         lines: list[str] = []
-        exported = export(options.out / NAME, options.out, options.formats, shown, tell=lines.append)
+        exported = export(options.folder / NAME, options.folder, options.formats, shown, tell=lines.append)
         _report_export(options, progress, exported, lines)
     if not beside:
         return True
-    done = write_beside(options.out / NAME, options.out, beside, shown, overwrite=options.overwrite)
+    done = write_beside(options.folder / NAME, options.folder, beside, shown, overwrite=options.overwrite)
     if isinstance(progress, JsonLines):
         progress.event("beside", **asdict(done))
     else:
@@ -364,11 +369,11 @@ def _report(options: RunOptions, progress: Progress, summary: Summary, *, export
     from reelscribe.results.annotations import NAME
 
     if isinstance(progress, JsonLines):
-        progress.event("summary", **asdict(summary), annotations=str(options.out / NAME))
+        progress.event("summary", **asdict(summary), annotations=str(options.folder / NAME))
     elif not options.quiet:
         table = summary_table(
             summary.snapshot,
-            options.out,
+            options.folder,
             interrupted=summary.interrupted,
             replaced_processes=summary.replaced_processes,
             exporting=exporting,
@@ -383,7 +388,7 @@ def _report_export(options: RunOptions, progress: Progress, exported: Sequence[P
     if isinstance(progress, JsonLines):
         progress.event("export", exported=[str(path) for path in exported])
     elif not options.quiet:
-        for line in (describe_written(exported, options.out), *lines):
+        for line in (describe_written(exported, options.folder), *lines):
             typer.echo(printable(line))
 
 
@@ -403,8 +408,11 @@ async def _run(
 
 async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
     """Find out what the run would do."""
-    async with _opened(options, cluster, tracks) as run:
-        return await run.plan(options.names)
+    from reelscribe.export.bucket_copy import ledger_folder
+
+    with ledger_folder(*options.place) as folder:
+        async with _opened(replace(options, out=str(folder), work_dir=None), cluster, tracks) as run:
+            return await run.plan(options.names)
 
 
 @asynccontextmanager
@@ -424,6 +432,7 @@ async def _opened(
         yield Run(
             [await spec.open(stack) for spec in resolved] if cluster.ray is None else cluster.nodes(resolved, archives),
             options.out,
+            work_dir=options.work_dir,
             progress=progress,
             selection=options.selection,
             limit=options.limit,

@@ -7,8 +7,8 @@ output folder has put there and nobody has changed since. docs/exports.md gives 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-import sqlite3
 import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 from reelscribe._files import atomic_file, file_stat
-from reelscribe.errors import MediaError, NoSuchObject, OutputError, UsageError, brief
+from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
     annotated_source,
@@ -31,7 +31,7 @@ from reelscribe.export.annotations_reader import (
 )
 from reelscribe.export.formats import check_formats
 from reelscribe.export.subtitles import Cue, CueSource, shown_language, subrip, subtitle_content, webvtt
-from reelscribe.results.schema import output_errors
+from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
 from reelscribe.storage.stores import Stores
@@ -255,7 +255,7 @@ class _Objects:
         return _There(digest.hexdigest(), stored.stat)
 
     def write(self, name: str, content: bytes, there: _There | None) -> None:
-        self._store.write(name, content, StoredObject.from_stat(name, there.version) if there else None)
+        self._store.write(name, io.BytesIO(content), StoredObject.from_stat(name, there.version) if there else None)
 
 
 class _Memory:
@@ -268,24 +268,10 @@ class _Memory:
         self._path, self._lock = out / NAME, Lock()
 
     def __enter__(self) -> Self:
-        if self._path.is_symlink():
-            raise OutputError(f"{self._path}: a symbolic link; expected a file or nothing there; remove it")
         with output_errors(self._path, "written"):
-            self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            try:
-                self._database.executescript(
-                    """
-                    PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
-                    BEGIN EXCLUSIVE;
-                    CREATE TABLE IF NOT EXISTS written (
-                        name BLOB, sha256 TEXT, PRIMARY KEY (name, sha256)
-                    ) WITHOUT ROWID;
-                    COMMIT;
-                    """
-                )
-            except BaseException:
-                self._database.close()
-                raise
+            self._database = open_memory(
+                self._path, "written (name BLOB, sha256 TEXT, PRIMARY KEY (name, sha256)) WITHOUT ROWID"
+            )
         return self
 
     def __exit__(

@@ -23,7 +23,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,6 +114,47 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(address, uri=True, check_same_thread=False)
     try:
         _has_tables(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def copy_ledger(path: Path, copy: Path) -> None:
+    """Copy a ledger as it is at one moment, also while a run writes to it, which does not wait for that.
+
+    Args:
+        path: The ledger.
+        copy: The copy, which does not exist yet.
+
+    Raises:
+        OutputError: The ledger cannot be read, or the copy cannot be written.
+    """
+    with output_errors(copy, "written"), closing(open_to_read(path)) as ledger, closing(sqlite3.connect(copy)) as other:
+        ledger.backup(other)
+
+
+def open_memory(path: Path, table: str) -> sqlite3.Connection:
+    """Open a small database that one process at a time uses, with any of its threads; it is created if it is missing.
+
+    Args:
+        path: The database.
+        table: Its only table, as `CREATE TABLE IF NOT EXISTS` takes it.
+
+    Raises:
+        OutputError: It is a symbolic link.
+        sqlite3.Error: It cannot be opened, or another process has it open.
+    """
+    if path.is_symlink():
+        raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; remove it")
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        database.executescript(
+            f"""
+            PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
+            BEGIN EXCLUSIVE; CREATE TABLE IF NOT EXISTS {table}; COMMIT;
+            """
+        )
     except BaseException:
         database.close()
         raise

@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reelscribe._tasks import cancel_all
@@ -78,13 +77,14 @@ class _Session:
 
 
 class Run:
-    """One run over many sources, with one or several tracks, into one folder of this machine."""
+    """One run over many sources, with one or several tracks, into one folder."""
 
     def __init__(
         self,
         tracks: Sequence[Track] | Nodes,
         out: str | os.PathLike[str],
         *,
+        work_dir: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] | None = None,
         selection: Selection | None = None,
@@ -98,25 +98,26 @@ class Run:
             tracks: The tracks of a run on this machine, at least one; the clients of their models must stay open until
                 the run has ended. Or the nodes of a run over many machines, which have tracks of their own.
             out: Folder for annotations.jsonl and the ledger, on a disk of this machine; it is created if it is missing.
+                Or an address, such as s3://bucket/results/, to which such a folder is copied.
+            work_dir: That folder, if `out` is an address.
             progress: Shows the progress of the run; by default, a notebook shows it, and other programs show nothing.
             on_record: Called with the record of each source that is done, in the order of the sources; None to call
                 nothing. It has the results of this run's models, which are read from the ledger; this is possible until
                 the run ends. Over many machines, a source that holds back more than 1024 others is passed over.
             selection: Which of the sources that the names stand for belong to the run; None for all.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
-            thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
-                described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
-                none.
+            thumbnails: Number of thumbnails of each video whose frames are captioned or clips described; 0 for none;
+                None for one of each shot or, if shots are not known, one in 5 seconds, at most 12.
             spool: The room on each machine for copies of sources in stores or on web servers; by default half of what
                 is free on the disk of `out`, and on other machines on that of temporary files.
         """
         self._nodes: Nodes = LocalNodes(tracks) if isinstance(tracks, Sequence) else tracks
-        self._out = Path(out)
+        self._folder = RunFolder(out, work_dir)
+        self._out = self._folder.path
         self._progress = progress or usual_progress()
         self._on_record = on_record
         self._selection, self._limit = selection or Selection(), limit
         self._thumbnails, self._spool = thumbnails, spool or SpoolOptions()
-        self._folder = RunFolder(self._out)
         self._meter = Meter()
         self._costs: dict[str, Any] = {}
         """The costs of sources that runs into the folder have learned, as JSON."""
@@ -209,8 +210,8 @@ class Run:
             folder.begin(self._meter, self._progress, self._learned)
             stack.enter_context(self._progress)
             self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails, self._spool), stack)
-            self._start(folder.report(self._has_first))
-            self._start(self._tick())
+            for task in (folder.report(self._has_first), folder.keep_sending(), self._tick()):
+                self._start(task)
             interrupted = await folder.complete(self._work())
             return Summary(self._meter.snapshot(), interrupted, self._meter.replaced_processes)
 
@@ -231,9 +232,8 @@ class Run:
 
     def _learned(self) -> dict[str, Any]:
         """Return what the next run wants to know, as JSON."""
-        for track, costs in zip(self._tracks, self._meter.costs(), strict=True):
-            self._costs[track.costs_key] = costs.to_json()
-        return {"costs": self._costs}
+        learned = zip(self._tracks, self._meter.costs(), strict=True)
+        return {"costs": {**self._costs, **{track.costs_key: costs.to_json() for track, costs in learned}}}
 
     async def _work(self) -> None:
         """Annotate all sources. Raises Stopped if the run was stopped before all of them were done."""

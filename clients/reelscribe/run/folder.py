@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from reelscribe._files import FolderLock
 from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.export.bucket_copy import BucketCopy, work_folder
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.annotations import check_folder, write_results
@@ -30,30 +31,45 @@ SNAPSHOT_SECONDS = 1.0
 class RunFolder:
     """The output folder of a run. Use it as an async context manager, which reserves the folder."""
 
+    path: Path
+    """The folder, on a disk of this machine."""
     ledger: Ledger
     """The open ledger. It and the reader exist inside the block."""
     reader: LedgerReader
     """An open reader of the ledger."""
 
-    def __init__(self, out: Path) -> None:
-        """Describe the folder; it is created if it is missing."""
-        self._out = out
+    def __init__(self, out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | None = None) -> None:
+        """Describe the folder; it is created if it is missing.
+
+        Args:
+            out: The folder, or an address to which it is copied, and from which a new folder goes on.
+            work_dir: The folder, if `out` is an address.
+
+        Raises:
+            UsageError: Only one of them may be a folder of this machine.
+        """
+        self.path, address = work_folder(out, work_dir)
+        self._copy = BucketCopy(address, self.path) if address else None
         self._state = "running"
         """How the run is, as the ledger keeps it."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            stack.enter_context(FolderLock(self._out))
-            check_folder(self._out)
-            self.ledger = await stack.enter_async_context(Ledger(self._out))
-            self.reader = stack.enter_context(LedgerReader(self._out))
+            stack.enter_context(FolderLock(self.path))
+            check_folder(self.path)
+            if self._copy:
+                await asyncio.to_thread(stack.enter_context(self._copy).fetch)
+            self.ledger = await stack.enter_async_context(Ledger(self.path))
+            self.reader = stack.enter_context(LedgerReader(self.path))
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        async with self._stack:
+            if self._copy:
+                await self._copy.finish(error)
 
     def begin(self, meter: Meter, progress: Progress, learned: Callable[[], dict[str, Any]] = dict) -> None:
         """Connect the folder to what is told of the run.
@@ -68,6 +84,15 @@ class RunFolder:
     def stopping(self) -> None:
         """Note that the run was asked to stop."""
         self._state = "stopping"
+
+    async def keep_sending(self) -> None:
+        """Send what is new to the copy in a bucket, if there is one, until cancelled.
+
+        Raises:
+            OutputError: The copy cannot be written, or another machine has gone on from it.
+        """
+        if self._copy:
+            await self._copy.keep_sending()
 
     async def report(self, has_tracks: asyncio.Event) -> None:
         """Show the progress of the run, and save it for `reelscribe status`, until cancelled.
@@ -118,7 +143,7 @@ class RunFolder:
 
     async def _write_results(self) -> None:
         self._meter.gone = await self.ledger.mark_missing()
-        records, failed = await asyncio.to_thread(write_results, self._out, self.reader.records())
+        records, failed = await asyncio.to_thread(write_results, self.path, self.reader.records())
         run = self._meter.snapshot()
         self._meter.others, self._meter.others_failed = records - run.sources_done, failed - run.sources_failed
 

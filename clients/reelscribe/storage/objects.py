@@ -1,4 +1,5 @@
-"""A store and its objects. Stores can list objects, tell the size and the version of one, read it, and put one.
+"""A store and its objects. Stores can list objects, tell the size and the version of one, read it, put one, and
+delete one.
 
 A store is asked in threads, as its calls wait. Whatever fails for a while is `StoreUnavailable`, worth another try;
 everything else is a MediaError, which says what to do.
@@ -12,7 +13,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from time import sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from reelscribe.errors import MediaError, StoreUnavailable
 
@@ -106,13 +107,17 @@ class ObjectStore(ABC):
             StoreUnavailable: The connection broke, or the store does not answer.
         """
 
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:  # noqa: ARG002
+    def write(self, address: str, content: IO[bytes], replaced: StoredObject | None) -> str:  # noqa: ARG002
         """Put an object, whole or not at all.
 
         Args:
             address: Its address.
-            content: Its content.
-            replaced: The object that is there and may be replaced; None if nothing may be there.
+            content: Its content, a file that can be read again from its beginning.
+            replaced: The object that is there and may be replaced, whatever is there if it has no version; None if
+                nothing may be there.
+
+        Returns:
+            The version of the new object.
 
         Raises:
             SourceChanged: Something else is there now, which stays.
@@ -120,6 +125,15 @@ class ObjectStore(ABC):
             StoreUnavailable: The connection broke, or the store does not answer.
         """
         raise MediaError("expected an object in a store, as nothing can be written to web servers and archives")
+
+    def delete(self, address: str) -> None:  # noqa: ARG002
+        """Delete an object, if it is there.
+
+        Raises:
+            MediaError: It may not be deleted, or this kind of store cannot be written to.
+            StoreUnavailable: The connection broke, or the store does not answer.
+        """
+        raise MediaError("expected an object in a store, as nothing can be deleted on web servers and in archives")
 
     def close(self) -> None:  # noqa: B027 - few kinds have something to close
         """Close all connections."""

@@ -6,10 +6,11 @@ environment, ``~/.aws``, or the machine's role. Without any, objects are read th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
 import boto3
 from botocore import UNSIGNED
@@ -31,6 +32,12 @@ from reelscribe.storage.objects import (
     byte_range,
 )
 
+PART_BYTES = 2**25
+"""Size of an object above which it is sent in parts, and of all but the last part, in bytes."""
+
+_MOST_PARTS = 10_000
+"""Largest number of parts that S3 takes of an object."""
+
 _MOST_EMPTY_PAGES = 1000
 """Number of pages of a list in a row that may have no object."""
 
@@ -40,6 +47,11 @@ _CREDENTIALS = {
     *("SignatureDoesNotMatch", "RequestTimeTooSkewed", "401", "400"),
 }
 """Codes of errors that other credentials would not have. A request without a body is only 400 because of those."""
+
+_READING = "s3:GetObject"
+"""The right that reading needs."""
+
+_REPLACED = "something else was put there in the meantime; run the same command again"
 
 _HOW_TO_SIGN_IN = (
     "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure or aws sso login"
@@ -122,24 +134,69 @@ class S3Store(ObjectStore):
                 while block := read(READ_BYTES):
                     yield block
 
-    def write(self, address: str, content: bytes, replaced: StoredObject | None) -> None:
+    def write(self, address: str, content: IO[bytes], replaced: StoredObject | None) -> str:
         """Put an object, on the condition that what is there is still what may be replaced, or nothing."""
-        bucket, key = split_object(address)
         condition = {"IfMatch": replaced.version} if replaced else {"IfNoneMatch": "*"}
-        with self._errors(address, writing=True):
-            self._client.put_object(Bucket=bucket, Key=key, Body=content, **condition)
+        if replaced and not replaced.version:
+            condition = {}
+        with self._errors(address, right="s3:PutObject"):
+            try:
+                return self._put(address, content, condition)
+            except ClientError as error:
+                if not condition or _code(error) != "NotImplemented":
+                    raise
+            self._check_replaceable(address, replaced)  # the next best, in a store that knows no conditions
+            return self._put(address, content, {})
+
+    def _check_replaceable(self, address: str, replaced: StoredObject | None) -> None:
+        """Raise SourceChanged if something else is there than what may be replaced."""
+        try:
+            version = self.info(address).version
+        except NoSuchObject:
+            version = None
+        if version != (replaced.version if replaced else None):
+            raise SourceChanged(_REPLACED)
+
+    def _put(self, address: str, content: IO[bytes], condition: Mapping[str, str]) -> str:
+        """Put an object, in parts if it is large, and return its version."""
+        bucket, key = split_object(address)
+        place = {"Bucket": bucket, "Key": key}
+        size = content.seek(0, os.SEEK_END)
+        content.seek(0)
+        if size <= PART_BYTES:
+            return str(self._client.put_object(**place, Body=content, **condition).get("ETag", ""))
+        place["UploadId"] = self._client.create_multipart_upload(**place)["UploadId"]
+        part_bytes = max(PART_BYTES, -(-size // _MOST_PARTS))
+        try:
+            parts: list[dict[str, Any]] = []
+            while part := content.read(part_bytes):
+                number = len(parts) + 1
+                sent = self._client.upload_part(**place, PartNumber=number, Body=part)
+                parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+            whole = self._client.complete_multipart_upload(**place, MultipartUpload={"Parts": parts}, **condition)
+            return str(whole.get("ETag", ""))
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):  # the first error matters more
+                self._client.abort_multipart_upload(**place)
+            raise
+
+    def delete(self, address: str) -> None:
+        """Delete an object, if it is there."""
+        bucket, key = split_object(address)
+        with self._errors(address, right="s3:DeleteObject"):
+            self._client.delete_object(Bucket=bucket, Key=key)
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
     @contextmanager
-    def _errors(self, address: str, *, writing: bool = False) -> Iterator[None]:
-        """Turn the errors of AWS's library into ours."""
+    def _errors(self, address: str, right: str = _READING) -> Iterator[None]:
+        """Turn the errors of AWS's library into ours, about what needs a right."""
         try:
             yield
         except ClientError as error:
-            raise self._error(address, error, writing=writing) from None
+            raise self._error(address, error, right) from None
         except ParamValidationError as error:
             raise MediaError(
                 f"expected the address of a bucket and an object, as s3://bucket/key: {brief(str(error))}"
@@ -155,8 +212,8 @@ class S3Store(ObjectStore):
         except (KeyError, ValueError, TypeError) as error:
             raise MediaError(f"expected answers of S3, got others: {brief(str(error))}") from None
 
-    def _error(self, address: str, error: ClientError, *, writing: bool) -> MediaError:
-        code = str(error.response.get("Error", {}).get("Code", ""))
+    def _error(self, address: str, error: ClientError, right: str) -> MediaError:
+        code = _code(error)
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         bucket = split_object(address).bucket
         if code == "NoSuchBucket":
@@ -167,10 +224,9 @@ class S3Store(ObjectStore):
             return MediaError(f"the store does not take the credentials ({brief(code)}); {_HOW_TO_SIGN_IN}")
         if status == 403:
             who = "nobody, as no credentials were found" if self._is_anonymous else "you"
-            right = "s3:PutObject" if writing else "s3:GetObject"
             return MediaError(f"permission denied by the store to {who}; {_HOW_TO_SIGN_IN}, or ask for {right} on it")
-        if writing and status in (409, 412):
-            return SourceChanged("something else was put there in the meantime; run the same command again")
+        if right != _READING and status in (409, 412):
+            return SourceChanged(_REPLACED)
         if status == 412:
             return SourceChanged("it was changed while it was being read; run the same command again")
         if status == 416:
@@ -180,6 +236,10 @@ class S3Store(ObjectStore):
         if status == 429 or status >= 500:
             return StoreUnavailable(f"the store failed with {status} {brief(code)}, {self._attempts} times in a row")
         return MediaError(f"the store refused with {status} {brief(code)}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def _seconds(described: Mapping[str, Any]) -> float | None:

@@ -70,14 +70,21 @@ class RunOptions:
         ),
     ] = None
     out: Annotated[
-        Path,
+        str,
         output_option(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder for annotations.jsonl and for the ledger, which lets the same command continue.",
+            help="Folder for annotations.jsonl and for the ledger, which lets the same command continue; or, with"
+            " --work-dir, s3://bucket/results/, where they are copied to.",
         ),
     ]
+    work_dir: Annotated[
+        Path | None,
+        output_option(
+            metavar="FOLDER", help="If --out is in a bucket, the folder of this machine in which the run works."
+        ),
+    ] = None
     formats: Annotated[
         list[str] | None,
         output_option(
@@ -168,6 +175,18 @@ class RunOptions:
             min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics of the run at 127.0.0.1:PORT/metrics."
         ),
     ] = None
+
+    @cached_property
+    def place(self) -> tuple[Path, str | None]:
+        """The folder in which the run works, and the address of its copy. Raises UsageError if there is none."""
+        from reelscribe.export.bucket_copy import work_folder
+
+        return work_folder(self.out, self.work_dir)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this machine in which the run works."""
+        return self.place[0]
 
     @cached_property
     def names(self) -> list[str | SourceList]:

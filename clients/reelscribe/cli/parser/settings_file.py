@@ -2,7 +2,7 @@
 
 The section [shared] has options of all commands, [annotate] those of one command, [server] those of a group of
 commands, and [server.start] those of one of them. Keys are the long names of options, such as `decode-workers`.
-Relative paths start from the folder of the file.
+Relative paths start from the folder of the file; addresses stay as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import typer
 
 from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.errors import UsageError
+from reelscribe.storage.address import looks_like_address
 
 NAME = "reelscribe.toml"
 """Name of the files."""
@@ -132,7 +133,10 @@ class _File:
         """Return a value as the command line would give it."""
         values = value if isinstance(value, list) else [value]
         if option.metavar in PATHS:
-            values = [str(self.path.parent / os.path.expanduser(each)) for each in values]
+            values = [
+                each if looks_like_address(each) else str(self.path.parent / os.path.expanduser(each))
+                for each in values
+            ]
         return values if option.multiple else values[0]
 
 
