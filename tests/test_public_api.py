@@ -140,6 +140,18 @@ async def test_a_folder_becomes_records_and_the_second_time_nothing_is_sent(medi
     assert record._repr_html_().count("data:image/webp") > 0
 
 
+async def test_a_list_chooses_options_for_its_sources(media, tmp_path):
+    (tmp_path / "films.csv").write_text(f"path,end\n{media / 'old.avi'},2\n{media / 'spoken.mp4'},\n")
+    async with FakeTorchServe() as server:
+        short, whole = await reelscribe.annotate_async(
+            [reelscribe.SourceList(str(tmp_path / "films.csv")), media / "old.avi"],
+            server=server.url,
+            transcript=False,
+        )
+    assert (len(short.captions), short.extra, whole.extra) == (2, {"end": "2"}, {"end": None})
+    assert len(whole.captions) > 2
+
+
 async def test_a_record_has_all_fields_of_its_line_also_where_a_source_failed(media, tmp_path):
     (tmp_path / b"\xff.mp4".decode(errors="surrogateescape")).write_bytes((media / "spoken.mp4").read_bytes())
     (tmp_path / "empty.mp4").touch()

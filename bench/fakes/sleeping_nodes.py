@@ -28,29 +28,30 @@ from reelscribe.reporting.node_meter import NodeReport
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedVideo
-from reelscribe.results.schema import settings_text
 from reelscribe.run import messages
 from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions
-from reelscribe.run.tracks.track import PlannedTrack
+from reelscribe.run.tracks.planned import PlannedTrack
 
 DECODE_PROCESSES = 4
 """Number of sources that a node does at the same time."""
 
 _LENGTH = struct.Struct("<I")
-_SETTINGS: dict[str, Any] = {"model": ["sleeper", "1"], "sampling": {"fps": 1.0}}
 _VIDEO = SavedVideo(VideoInfo(1.0, 640, 360, 0, 1.0, 25, 25.0, 0.0, 1.0, "h264", None), 1.0, None)
 _RESULTS = SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a man rides a horse on the beach", None, -0.5)])
 _TRACK = TrackSnapshot("frames", 1.0, 1.0, 0.5, 0.1, 0.1, 0.5, 0.5, "nothing, as it sleeps")
 _REPORT = messages.Report(NodeReport(1.0, 1.0, (_TRACK,), ({},)))
-_PLANNED = PlannedTrack(
-    CaptionMedium(CaptionOptions(), None),
-    settings_text(_SETTINGS),
-    frozenset(),
-    DECODE_PROCESSES,
-    DECODE_PROCESSES,
-    retry_failed=False,
-)
+
+
+class _SleepingOptions(CaptionOptions):
+    """The options of nodes that have no model."""
+
+    def settings(self, description: None) -> dict[str, Any]:  # type: ignore[override]  # noqa: ARG002
+        """Return what decides the captions."""
+        return {"sampling": self.sampling.to_json()}
+
+
+_PLANNED = PlannedTrack(CaptionMedium(_SleepingOptions(), None), DECODE_PROCESSES, DECODE_PROCESSES)
 
 
 class SleepingNodes:
@@ -195,7 +196,7 @@ class _Node:
         return mail.cut(self._outbox)
 
     async def _ask_settings(self) -> None:
-        self._settings = await self._link.settings_id(_SETTINGS)
+        self._settings = await self._link.settings_id(_PLANNED.settings)
 
     async def _annotate(self, lease: messages.Lease) -> None:
         """Ask of the ledger what `Annotator.annotate` and a captioner ask for a video of one frame."""

@@ -32,6 +32,7 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.results.annotations import FAILURES_NAME, NAME, write_results
 from reelscribe.results.batches import ReusedFrame, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
+from reelscribe.results.known_files import AskedFile
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
@@ -105,7 +106,7 @@ async def use_ledger(out: Path, sources: int) -> tuple[float, float, float]:
         saved = time.perf_counter()
         models: dict[Kind, str] = {"captions": settings_text(CAPTIONER), "transcript": settings_text(WHISPER)}
         for numbers in pages(sources, LOOKED_UP_AT_ONCE):
-            await ledger.look_up([(path_of(number), STAT) for number in numbers], models)
+            await ledger.look_up([AskedFile(path_of(number), STAT, models) for number in numbers])
         looked_up = time.perf_counter()
         await ledger.mark_missing()
         return sources / (saved - began), sources / (looked_up - saved), time.perf_counter() - looked_up

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from reelscribe.run.single_file import caption_file as caption_file
     from reelscribe.run.single_file import describe_file as describe_file
     from reelscribe.run.single_file import transcribe_file as transcribe_file
+    from reelscribe.run.source_list import SourceList as SourceList
     from reelscribe.run.tracks.captions import CaptionOptions as CaptionOptions
     from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
     from reelscribe.run.tracks.clips import ClipOptions as ClipOptions
@@ -100,6 +101,7 @@ _MODULES = {
     "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
     "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),
+    "run.source_list": ("SourceList",),
     "run.single_file": ("caption_file", "describe_file", "transcribe_file"),
     "run.tracks.transcripts": ("SpeechOptions", "TranscriptTrack"),
 }

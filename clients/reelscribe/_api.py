@@ -38,6 +38,7 @@ from reelscribe.results.escaping import escape_surrogates
 from reelscribe.run.driver import Run
 from reelscribe.run.in_memory import caption_frames, transcribe_samples
 from reelscribe.run.single_file import caption_file, describe_file, transcribe_file
+from reelscribe.run.source_list import SourceList
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.run.tracks.medium import Options
@@ -235,7 +236,7 @@ def transcribe(
 
 
 async def annotate_async(
-    sources: SourcePath | Iterable[SourcePath],
+    sources: SourcePath | SourceList | Iterable[SourcePath | SourceList],
     out: SourcePath | None = None,
     *,
     work_dir: SourcePath | None = None,
@@ -253,7 +254,7 @@ async def annotate_async(
     """Caption, describe and transcribe files and folders. The asynchronous form of `annotate`."""
     if not (captions or clips or transcript):
         raise UsageError("annotate: expected captions, clips or a transcript, got none of them")
-    paths = [sources] if isinstance(sources, (str, os.PathLike)) else _listed(sources)
+    names = _names(sources)
     _check("out", out, (str, os.PathLike), None)
     _check("work_dir", work_dir, (str, os.PathLike), None)
     _check("caption_options", caption_options, CaptionOptions, None)
@@ -282,12 +283,12 @@ async def annotate_async(
             on_record=lambda record: done.append(record.absolute_path),
             thumbnails=thumbnails,
         )
-        await run.run([os.fspath(path) for path in paths])
+        await run.run(names)
         return Results(_saved(folder, done, kept=out is not None))
 
 
 def annotate(
-    sources: SourcePath | Iterable[SourcePath],
+    sources: SourcePath | SourceList | Iterable[SourcePath | SourceList],
     out: SourcePath | None = None,
     *,
     work_dir: SourcePath | None = None,
@@ -307,7 +308,7 @@ def annotate(
     All records are returned at once. For a whole library use `Run`, which passes on each record as it is written.
 
     Args:
-        sources: One file, folder or glob, or several.
+        sources: One file, folder, glob or address, a SourceList of them, or several of all these.
         out: Folder for annotations.jsonl, thumbnails and the ledger, with which the same call can continue after an
             interruption; or an address, such as s3://bucket/results/, to which such a folder is copied. By default
             nothing is kept.
@@ -376,14 +377,19 @@ def _check_source(source: object, array: str = "") -> None:
         raise UsageError(f"source: expected a path{array and f' or {array}'}, got {brief(source)}")
 
 
-def _listed(sources: Iterable[SourcePath]) -> list[SourcePath]:
-    """Return several sources. Raises UsageError if one of them is no path."""
+def _names(sources: SourcePath | SourceList | Iterable[SourcePath | SourceList]) -> list[str | SourceList]:
+    """Return sources as `Run` takes them. Raises UsageError if one of them is neither a path nor a list."""
+    if isinstance(sources, (str, os.PathLike, SourceList)):
+        sources = [sources]
     if not isinstance(sources, Iterable):
         raise UsageError(f"sources: expected a path or several, got {brief(sources)}")
-    listed = list(sources)
-    for source in listed:
-        _check_source(source)
-    return listed
+    names: list[str | SourceList] = []
+    for source in sources:
+        if not isinstance(source, SourceList):
+            _check_source(source)
+            source = os.fspath(source)
+        names.append(source)
+    return names
 
 
 def _found(server: Server | str | None) -> FoundServer:

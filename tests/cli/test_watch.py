@@ -15,6 +15,7 @@ import pytest
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.run import watching as watching_module
 from reelscribe.run.file_search import Selection
+from reelscribe.run.source_list import SourceList
 from reelscribe.run.watching import Watch
 from support.patience import PATIENCE
 from support.stores import web_server
@@ -91,3 +92,14 @@ async def test_changes_are_noticed_wherever_they_are(tmp_path, monkeypatch):
                 await asyncio.wait_for(watch.wait(), PATIENCE)
                 noticed.append(path)
     assert noticed == [here, far, here, far]
+
+
+async def test_a_changed_row_of_a_list_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching_module, "LOOK_SECONDS", 0.01)
+    table = tmp_path / "films.csv"
+    (tmp_path / "a.mp4").touch()
+    table.write_text(f"path,language\n{tmp_path / 'a.mp4'},en\n")
+    watch = Watch([SourceList(str(table))], VIDEO_SUFFIXES, Selection())
+    await asyncio.wait_for(watch.wait(), PATIENCE)
+    table.write_text(f"path,language\n{tmp_path / 'a.mp4'},de\n")
+    await asyncio.wait_for(watch.wait(), PATIENCE)

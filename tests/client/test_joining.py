@@ -177,3 +177,16 @@ async def test_a_request_waits_no_longer_when_nothing_more_is_being_prepared():
         answers = await asyncio.wait_for(asyncio.gather(*batches), PATIENCE)
     assert [frame_numbers(each) for each in answers] == [[0], [1]]
     assert sizes(server) == [2]
+
+
+async def test_a_request_does_not_wait_for_those_of_another_kind():
+    """A few items that are asked for in another way must not wait until a busy server has nothing else to do."""
+    gate = Gate()
+    async with FakeTorchServe(gate) as server, connected(server) as client:
+        many, few = (JoinedRequests(client, captioning(None), **LIMITS) for _ in range(2))
+        full = await many.add(FRAMES[:4])
+        await gate.wait_for(1)
+        single = await few.add(FRAMES[4:5])
+        await gate.wait_for(1)
+        gate.open.set()
+        assert [frame_numbers(await answers) for answers in (full, single)] == [[0, 1, 2, 3], [4]]

@@ -70,6 +70,22 @@ def test_the_transcript_is_that_of_a_run_without_frames_and_with_other_requests(
         assert kinds_of(one, *speech) == kinds_of(record, *speech)
 
 
+def test_a_row_of_a_list_gives_what_the_options_of_a_command_give(server, media, tmp_path):
+    table, spoken = tmp_path / "films.csv", media / "spoken.mp4"
+    table.write_text(f"path,language,start,end\n{spoken},en,2,5\n{media / 'old.avi'},xx,,\n")
+    listed = server.run("annotate", "--from", table, "--out", tmp_path / "listed")
+    assert listed.exit_code == 3, listed.output
+    chosen = ("--language", "en", "--start", "2", "--end", "5")
+    assert server.run("annotate", spoken, "--out", tmp_path / "chosen", *chosen).exit_code == 0
+    (expected,) = read_records(tmp_path / "chosen")
+    assert record_of(tmp_path / "listed", "spoken.mp4") == {
+        **expected,
+        "extra": {"language": "en", "start": "2", "end": "5"},
+    }
+    refused = record_of(tmp_path / "listed", "old.avi")["error"]["message"]
+    assert refused.startswith(f"{table}:3: language: expected one that ")
+
+
 def test_video_without_audio_and_audio_without_video_are_fine(annotated):
     mute, audio = record_of(annotated, "old.avi"), record_of(annotated, "phrases.ogg")
     assert (mute["status"], mute["audio"], mute["segments"]) == ("ok", None, [])

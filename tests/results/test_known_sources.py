@@ -9,7 +9,7 @@ import pytest
 from reelscribe.contract.outcomes import Caption, Silence, SourceError
 from reelscribe.contract.source import Header, Source
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch
-from reelscribe.results.known_files import look_up
+from reelscribe.results.known_files import AskedFile, look_up
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind, Record
@@ -144,7 +144,7 @@ async def test_what_a_header_says_is_found_until_the_file_changes(tmp_path, head
     async with Ledger(tmp_path) as ledger:
         await ledger.save_header("a.mp4", "stat", header)
     with LedgerReader(tmp_path) as reader:
-        known, changed = look_up(reader.select, [("./a.mp4", "stat"), ("a.mp4", "another")], {})
+        known, changed = look_up(reader.select, [AskedFile("./a.mp4", "stat", {}), AskedFile("a.mp4", "another", {})])
     assert (known.header, changed.header) == (header, None)
 
 

@@ -10,7 +10,7 @@ from reelscribe.contract.source import AudioInfo, Header, Source
 from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedAudio
-from reelscribe.results.known_files import KnownFile
+from reelscribe.results.known_files import AskedFile, KnownFile
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.schema import settings_text
 
@@ -51,10 +51,11 @@ async def test_what_is_found_of_files_is_what_each_job_is(tmp_path):
         await ledger.save_header("bad.mp4", "stat of bad.mp4", Header(2.5, 25.0))
 
         names = [*digests, "never.mp4", "bad.mp4", "done.mp4"]
-        files = [(name, f"stat of {name}") for name in names]
-        found = await ledger.look_up(files, {"captions": settings_text({"model": "m", "every": 1})})
-        other = await ledger.look_up([("done.mp4", "stat of done.mp4")], {"captions": settings_text({"model": "x"})})
-        changed = await ledger.look_up([("done.mp4", "another")], {})
+        models = {"captions": settings_text({"model": "m", "every": 1})}
+        found = await ledger.look_up([AskedFile(name, f"stat of {name}", models) for name in names])
+        models = {"captions": settings_text({"model": "x"})}
+        other = await ledger.look_up([AskedFile("done.mp4", "stat of done.mp4", models)])
+        changed = await ledger.look_up([AskedFile("done.mp4", "another", {})])
     assert found[5] == KnownFile()
     assert found[6] == KnownFile(header=Header(2.5, 25.0), has_record=True, was_unreadable=True)
     assert found[7] == found[0]
@@ -76,11 +77,11 @@ async def test_nothing_is_added_and_a_path_need_not_be_absolute_or_utf_8(tmp_pat
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"caf\xe9.mp4")
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.look_up([], {}) == []
-        assert await ledger.look_up([("a.mp4", "stat")], {}) == [KnownFile()]
+        assert await ledger.look_up([]) == []
+        assert await ledger.look_up([AskedFile("a.mp4", "stat", {})]) == [KnownFile()]
         await ledger.save_digest(name, "stat", Source(name, 5, "00"))
         for path in (name, str(tmp_path / name), f"x/../{name}"):
-            assert await ledger.look_up([(path, "stat")], {"captions": "{}"}) == [KnownFile("00")]
+            assert await ledger.look_up([AskedFile(path, "stat", {"captions": "{}"})]) == [KnownFile("00")]
     with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
         assert database.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
     database.close()
@@ -100,10 +101,24 @@ async def test_a_page_of_files_takes_a_few_queries(tmp_path: Path, monkeypatch):
         for k in range(300):
             ledger.save_digest(f"{k}.mp4", "stat", Source(f"{k}.mp4", 5, f"{k:02x}"))
             ledger.job(f"{k:02x}", settings)
-        await ledger.look_up([], {})
+        await ledger.look_up([])
         statements.clear()
-        found = await ledger.look_up(
-            [(f"{k}.mp4", "stat") for k in range(300)], {"captions": settings_text({"model": "m"})}
-        )
+        models = {"captions": settings_text({"model": "m"})}
+        found = await ledger.look_up([AskedFile(f"{k}.mp4", "stat", models) for k in range(300)])
     assert [each.jobs["captions"].saved for each in found] == [0] * 300
-    assert len([statement for statement in statements if statement.split()[:1] == ["SELECT"]]) == 5
+    assert len([statement for statement in statements if statement.split()[:1] == ["SELECT"]]) == 7
+
+
+async def test_each_file_has_the_jobs_of_its_own_models(tmp_path):
+    """Files of one content with other settings, which the record of one of them does not show yet."""
+    german, french = ({"model": "m", "language": language} for language in ("de", "fr"))
+    async with Ledger(tmp_path) as ledger:
+        for path in ("a.mp4", "b.mp4"):
+            await ledger.save_digest(path, "stat", Source(path, 5, "00"))
+            await finish(ledger, Source(path, 5, "00"), await ledger.settings_id(german))
+        await ledger.job("00", await ledger.settings_id(french))
+        models = {"captions": settings_text(german)}, {"captions": settings_text(french)}
+        asked = (AskedFile(path, "stat", each) for path, each in zip(("a.mp4", "b.mp4"), models, strict=True))
+        one, other = await ledger.look_up([*asked])
+    assert (one.jobs["captions"].done, one.shown) == (True, {})
+    assert (other.jobs["captions"].done, other.shown["captions"].settings) == (False, german)

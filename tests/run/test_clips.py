@@ -237,8 +237,8 @@ class CountingTrack(ClipTrack):
         self._sent, self._expected = 0, expected
         self.all_sent = asyncio.Event()
 
-    async def send(self, batch):
-        task = await super().send(batch)
+    async def send(self, assigned, batch):
+        task = await super().send(assigned, batch)
         self._sent += 1
         if self._sent == self._expected:
             self.all_sent.set()

@@ -86,7 +86,7 @@ async def test_with_a_limit_nothing_can_be_taken_before_all_are_listed(monkeypat
 
     async def look_up(files) -> list[KnownFile]:
         taken_early.extend(sources.take(9))
-        return [KnownFile(was_unreadable=path == "1.mp4") for path, _ in files]
+        return [KnownFile(was_unreadable=path == "1.mp4") for path, *_ in files]
 
     with Listing([], ()) as sources:
         await sources.find((), look_up, limit=NAMES_AT_ONCE)

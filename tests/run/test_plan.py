@@ -20,7 +20,7 @@ from reelscribe.errors import UsageError
 from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.summary import Summary
-from reelscribe.results.known_files import look_up
+from reelscribe.results.known_files import AskedFile, look_up
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run import listing
 from reelscribe.run.driver import Run
@@ -185,9 +185,9 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
     def known() -> list[Header | None]:
-        files = [(str(path), file_stat(str(path))) for path in paths]
+        files = [AskedFile(str(path), file_stat(str(path)), {}) for path in paths]
         with LedgerReader(tmp_path / "out") as reader:
-            return [file.header for file in look_up(reader.select, files, {})]
+            return [file.header for file in look_up(reader.select, files)]
 
     assert [header.seconds and round(header.seconds) for header in known()] == [19, 8, 8, 12, None]
     paths[0].write_bytes(paths[1].read_bytes())

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from reelscribe.run.tracks.track import SourceSender
+from reelscribe.contract.source import Source
+from reelscribe.run.tracks.track import Assignment, SourceSender
 
 
 class Track:
@@ -19,7 +20,7 @@ class Track:
         done.set_result(None)
         return done
 
-    async def send(self, batch):
+    async def send(self, assigned, batch):
         return asyncio.create_task(asyncio.sleep(0, batch))
 
     async def save(self, path, job, opened, saved) -> None:
@@ -40,7 +41,7 @@ class Track:
 )
 async def test_what_was_opened_is_saved_with_the_first_batch_or_at_the_end(batches, died, saved):
     track = Track()
-    sender = SourceSender(track, "a.mp4", job=None)
+    sender = SourceSender(track, Assignment(Source("a.mp4"), planned=None, settings_id=1), job=None)
     sender.open("opened")
     for batch in batches:
         await sender.send(batch)

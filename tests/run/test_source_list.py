@@ -52,7 +52,7 @@ def test_a_table_in_jsonl_keeps_its_types(tmp_path):
     text = '{"url": "https://e.org/a.mp4", "n": [1, {"x": null}], "nan": NaN}\n{"path": "b.mp4", "url": "c"}\n'
     first, second = rows(tmp_path / "films.jsonl", text)
     assert (first.name, json.loads(first.extra)) == ("https://e.org/a.mp4", {"n": [1, {"x": None}], "nan": None})
-    assert second == Row("b.mp4", "{}")
+    assert second == Row(f"{tmp_path}/films.jsonl:2", "b.mp4", "{}")
 
 
 def test_a_table_in_parquet_is_read_in_batches(tmp_path):

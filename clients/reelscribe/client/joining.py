@@ -2,17 +2,19 @@
 
 A source of a few frames does not fill a request. Requests and device batches of one frame are slow, so batches that
 come one after the other are joined. A full request is sent as soon as there is a permit; nothing delays it. One that
-others may still join is sent as soon as it is `join_seconds` old, or nothing more is being prepared, and no request is
-in flight (see `in_flight.py`). So a busy server gets full requests, and one that has nothing to do waits no longer than
-that for what there is.
+others may still join is sent as soon as it is `join_seconds` old, or nothing more is being prepared, and no request
+like it is in flight (see `in_flight.py`). So a busy server gets full requests, and one that has nothing to do waits no
+longer than that for what there is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Generic
 
@@ -41,10 +43,6 @@ class _Request(Generic[Items, ItemAnswer]):
     began: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is sent or given up."""
 
-    def send_below(self) -> float:
-        """Return the number of requests in flight below which this one may be sent."""
-        return math.inf if self.is_closed else int(self.is_due)
-
 
 class JoinedRequests(Generic[Items, ItemAnswer]):
     """Joins batches to requests to one model, within the limits of a request."""
@@ -63,6 +61,8 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
         self._client, self._operation = client, operation
         self._in_flight, self._max_items, self._max_bytes = client.in_flight, max_items, max_bytes
         self._forming: _Request[Items, ItemAnswer] | None = None
+        self._sent = 0
+        """Number of requests in flight."""
         self._turn = asyncio.Lock()
         self._requests: dict[asyncio.Task[None], _Request[Items, ItemAnswer]] = {}
 
@@ -129,9 +129,9 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
 
     async def _send(self, request: _Request[Items, ItemAnswer]) -> None:
         try:
-            permit = await self._in_flight.acquire(request.send_below)
+            permit = await self._in_flight.acquire(partial(self._send_below, request))
             self._begin(request)
-            with permit:
+            with permit, self._counted():
                 if self._in_flight.is_stopped:  # it was formed before, and nothing more is to be sent
                     raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
                 answers = await self._answers(request.parts, permit)
@@ -144,6 +144,20 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
             for future, of_part in zip(request.answers, answers, strict=True):
                 if not future.done():
                     future.set_result(of_part)
+
+    def _send_below(self, request: _Request[Items, ItemAnswer]) -> float:
+        """Return the number of requests of the client in flight below which a request may be sent."""
+        may_be_sent = request.is_closed or (request.is_due and not self._sent)
+        return math.inf if may_be_sent else 0
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a request as one in flight."""
+        self._sent += 1
+        try:
+            yield
+        finally:
+            self._sent -= 1
 
     def _begin(self, request: _Request[Items, ItemAnswer]) -> None:
         """Let the next request be formed, because this one is sent or given up."""

@@ -28,19 +28,31 @@ _JOB_COLUMNS = """
         CASE total WHEN 0 THEN
             json_extract(opened, '$.info.end_seconds') - json_extract(opened, '$.info.start_seconds') END
 """
+_SETTINGS = "SELECT id, value FROM settings WHERE value IN ({})"
+_SETTINGS_BY_NUMBER = "SELECT id, value FROM settings WHERE id IN ({})"
+# The plus keeps SQLite from looking up each pair of a content and of settings.
 _JOBS = f"""
-    SELECT settings.value, {_JOB_COLUMNS} FROM jobs JOIN settings ON settings.id = jobs.settings
-    WHERE sha256 IN ({{}}) AND settings.value IN ({{}})
+    SELECT settings, {_JOB_COLUMNS} FROM jobs WHERE sha256 IN ({{}}) AND +settings IN ({{}})
 """  # noqa: S608 - the text is our own
-# What records show that was made with other settings.
-_SHOWN = f"""
-    SELECT results.path, kind, settings.value, {_JOB_COLUMNS}
-    FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
-    WHERE results.path IN ({{}}) AND settings.value NOT IN ({{}}) AND done
+# What records show.
+_RESULTS = f"""
+    SELECT results.path, kind, settings, {_JOB_COLUMNS}
+    FROM results JOIN jobs ON jobs.id = results.job WHERE results.path IN ({{}}) AND done
 """  # noqa: S608 - the text is our own
 
 Select = Callable[..., list[Any]]
 """Runs a query, given its text and its values, and returns the rows."""
+
+
+class AskedFile(NamedTuple):
+    """A file that is looked up."""
+
+    path: str
+    """Its path, or its address."""
+    stat: str
+    """Its `file_stat` now; empty if there is none."""
+    models: Mapping[Kind, str]
+    """The model of each kind of annotations that the run makes of it, with its settings as `settings_text`."""
 
 
 class KnownJob(NamedTuple):
@@ -92,60 +104,64 @@ class KnownFile:
     """The results in its record that were made with other settings than those of the run."""
 
 
-def look_up(select: Select, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> list[KnownFile]:
+def look_up(select: Select, files: Sequence[AskedFile]) -> list[KnownFile]:
     """Look up files by a few queries for all of them. Nothing is added.
 
     Args:
         select: Runs a query on an open ledger.
-        files: The path of each file and its `file_stat` now, of at most 10,000 files; some hundreds are best, as
-            everything else that is asked of the ledger waits meanwhile.
-        models: The model of each kind of annotations of the run, with its settings as `settings_text`.
+        files: At most 5,000 files; some hundreds are best, as everything else that is asked of the ledger waits
+            meanwhile.
 
     Returns:
         The knowledge about each file.
     """
-    keys = [path_key(path) for path, _ in files]
+    keys = [path_key(file.path) for file in files]
     digests = {key: (stat, sha256) for key, stat, sha256 in _select(select, _FILES, keys)}
     headers = {key: (stat, Header(*header)) for key, stat, *header in _select(select, _HEADERS, keys)}
     for _, header in headers.values():
         check_types(header)
     sources = dict(_select(select, _SOURCES, keys))
-    kinds = {text: kind for kind, text in models.items()}
+    wanted = list({text for file in files for text in file.models.values()})
+    numbers = {text: number for number, text in _select(select, _SETTINGS, wanted)}
     contents = list({sha256 for _, sha256 in digests.values()})
-    jobs: dict[str, dict[Kind, KnownJob]] = {}
-    for text, sha256, *columns in _select(select, _JOBS, contents, list(kinds)):
-        jobs.setdefault(sha256, {})[kinds[text]] = _known_job(*columns)
-    shown: dict[tuple[bytes, str], dict[Kind, ShownJob]] = {}
-    for key, kind, text, sha256, *columns in _select(select, _SHOWN, keys, list(kinds)):
-        if kind in models:
-            shown.setdefault((key, sha256), {})[kind] = ShownJob(dict(json.loads(text)), _known_job(*columns))
+    jobs: dict[tuple[str, int], KnownJob] = {}
+    for settings, sha256, *columns in _select(select, _JOBS, contents, list(numbers.values())):
+        jobs[sha256, settings] = _known_job(*columns)
+    results: dict[tuple[bytes, str], list[tuple[Kind, int, list[Any]]]] = {}
+    shown: set[int] = set()
+    for key, kind, settings, sha256, *columns in _select(select, _RESULTS, keys):
+        results.setdefault((key, sha256), []).append((kind, settings, columns))
+        shown.add(settings)
+    texts = dict(_select(select, _SETTINGS_BY_NUMBER, list(shown)))
     found = []
-    for key, (_, stat) in zip(keys, files, strict=True):
+    for key, file in zip(keys, files, strict=True):
         digest, header_read = digests.get(key, ("", "")), headers.get(key)
-        sha256 = digest[1] if stat and digest[0] == stat else None
+        sha256 = digest[1] if file.stat and digest[0] == file.stat else ""
+        settings_of = {kind: numbers.get(text, 0) for kind, text in file.models.items()}
         found.append(
             KnownFile(
-                sha256,
-                header_read[1] if header_read and header_read[0] == stat else None,
+                sha256 or None,
+                header_read[1] if header_read and header_read[0] == file.stat else None,
                 has_record=key in sources,
                 was_unreadable=bool(sources.get(key)),
-                jobs=jobs.get(sha256, {}) if sha256 else {},
-                shown=shown.get((key, sha256), {}) if sha256 else {},
+                jobs={kind: job for kind, number in settings_of.items() if (job := jobs.get((sha256, number)))},
+                shown={
+                    kind: ShownJob(dict(json.loads(texts[number])), _known_job(*columns))
+                    for kind, number, columns in results.get((key, sha256), ())
+                    if kind in settings_of and number != settings_of[kind]
+                },
             )
         )
     return found
 
 
-async def look_up_in(
-    out: Path, reader: LedgerReader | None, models: Mapping[Kind, str], files: Sequence[tuple[str, str]]
-) -> list[KnownFile]:
+async def look_up_in(out: Path, reader: LedgerReader | None, files: Sequence[AskedFile]) -> list[KnownFile]:
     """Look up files in the ledger of a folder that nobody needs to write to; see `look_up`.
 
     Args:
         out: The folder.
         reader: The open reader of its ledger; None if there is none.
-        models: The model of each kind of annotations.
-        files: The path of each file and its `file_stat` now.
+        files: The files.
 
     Raises:
         OutputError: The ledger cannot be read.
@@ -153,7 +169,7 @@ async def look_up_in(
     if reader is None:
         return [KnownFile()] * len(files)
     with row_errors(out / NAME):
-        return await asyncio.to_thread(look_up, reader.select, files, models)
+        return await asyncio.to_thread(look_up, reader.select, files)
 
 
 def _select(select: Select, statement: str, *values: Sequence[Any]) -> list[Any]:

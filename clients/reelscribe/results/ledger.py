@@ -33,7 +33,7 @@ from reelscribe.results.batches import (
     frame_results,
 )
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo, job_from_row
-from reelscribe.results.known_files import KnownFile, look_up
+from reelscribe.results.known_files import AskedFile, KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource, caption_spans
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
@@ -149,9 +149,9 @@ class Ledger:
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
 
-    def look_up(self, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> asyncio.Future[list[KnownFile]]:
-        """Return what is known about files; `known_files.look_up` describes the arguments."""
-        return self._ask(look_up, self._select, files, models)
+    def look_up(self, files: Sequence[AskedFile]) -> asyncio.Future[list[KnownFile]]:
+        """Return what is known about files; see `known_files.look_up`."""
+        return self._ask(look_up, self._select, files)
 
     def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """Save the digest of a file.

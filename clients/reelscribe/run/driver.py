@@ -40,7 +40,8 @@ from reelscribe.run.lost_nodes import LOSSES_IN_A_ROW, NodeLost, PendingNodes
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
 from reelscribe.run.store import MemoryStore
-from reelscribe.run.tracks.track import PlannedTrack, Stopped, Track
+from reelscribe.run.tracks.planned import PlannedTrack
+from reelscribe.run.tracks.track import Stopped, Track
 from reelscribe.storage.spool import SpoolOptions
 from reelscribe.storage.stores import Stores
 
@@ -181,7 +182,7 @@ class Run:
             self._begin_nodes(Destination(MemoryStore(), self._out, 0), stack)
             await self._unless_broken(self._has_first.wait())
             reader = stack.enter_context(LedgerReader(self._out)) if (self._out / LEDGER).exists() else None
-            look_up = partial(look_up_in, self._out, reader, self._models)
+            look_up = partial(look_up_in, self._out, reader)
             await self._unless_broken(listing.find(self._tracks, look_up, self._limit, self._expect))
             self._meter.all_listed = True
             await listing.read_headers(self._meter.learn_duration, processes=len(os.sched_getaffinity(0)))
@@ -257,8 +258,7 @@ class Run:
     async def _find(self) -> None:
         """Put all sources on the list, and show what the run has before it."""
         ledger, listing = self._folder.ledger, self._listing
-        look_up = partial(ledger.look_up, models=self._models)
-        await listing.find(self._tracks, look_up, self._limit, self._expect, ledger.save_extras)
+        await listing.find(self._tracks, ledger.look_up, self._limit, self._expect, ledger.save_extras)
         self._meter.all_listed = True
         self._wake.set()
         replaced, changed_settings = listing.replaced
@@ -381,7 +381,7 @@ class Run:
             source = self._leased[path]
             self._meter.leased(path, source.size, source.done_shares)
             nowhere = seen_nowhere or session.figures.is_local
-            leases.append(messages.Lease(path, source.size, source.stat, source.sha256, nowhere))
+            leases.append(messages.Lease(path, source.size, source.stat, source.sha256, nowhere, source.options))
         if leases:
             session.node.send(*leases)
 
@@ -507,11 +507,6 @@ class Run:
     @property
     def _tracks(self) -> Sequence[PlannedTrack]:
         return self._first.tracks if self._first else ()
-
-    @property
-    def _models(self) -> dict[Kind, str]:
-        """The model of each kind of annotations, with its settings, as the ledger keeps it."""
-        return {track.kind: track.settings_text for track in self._tracks}
 
     def _ready(self) -> list[_Session]:
         return [session for session in self._sessions.values() if session.is_ready]

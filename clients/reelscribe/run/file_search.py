@@ -45,6 +45,8 @@ class Found(NamedTuple):
     """What a list says of it besides, as a JSON object; None if it says nothing."""
     problem: str = ""
     """Why it cannot be a source; empty if it can."""
+    row: str = ""
+    """The list and the number of its row in a table, such as ``films.csv:17``; empty if it is in none."""
 
 
 Names = Sequence[str | SourceList]
@@ -193,7 +195,10 @@ def _find(
 ) -> Iterator[Found]:
     """Yield what a name stands for; `order` puts the matches of a glob into their order."""
     if isinstance(name, SourceList):
-        named: Iterable[Found] = (Found(row.name, extra=row.extra, problem=row.problem) for row in name.rows())
+        named: Iterable[Found] = (
+            Found(row.name, extra=row.extra, problem=row.problem, row=row.place if row.extra else "")
+            for row in name.rows()
+        )
     else:
         named = _find_named(name, suffixes, order, stores)
     for found in named:
@@ -229,7 +234,7 @@ def _find_members(archive: Found, suffixes: Collection[str], stores: Stores) -> 
     row = json.loads(archive.extra or "{}")
     try:
         for each in find_members(archive.path, suffixes, stores):
-            found = _found(each)
+            found = _found(each)._replace(row=archive.row)
             yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
     except MediaError as error:
         yield archive._replace(problem=str(error))

@@ -28,17 +28,17 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, UsageError
 from reelscribe.reporting.forecast import SourceSize, TimeLeft
 from reelscribe.reporting.plan import Choice, Plan
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.jobs import Job
-from reelscribe.results.known_files import KnownFile, KnownJob
+from reelscribe.results.known_files import AskedFile, KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
 from reelscribe.run.file_search import Found, Names, Selection, find_sources, with_stats
-from reelscribe.run.tracks.track import PlannedTrack
+from reelscribe.run.tracks.planned import PlannedTrack, for_source, options_in
 from reelscribe.storage.address import is_stored, suffix
 from reelscribe.storage.stores import Stores
 
@@ -51,19 +51,19 @@ USUAL_FRAMES_PER_SECOND = 25.0
 SMALL_FILES = 100
 """Largest number of small files whose headers are read while a run goes on."""
 
-LookUp = Callable[[list[tuple[str, str]]], Awaitable[list[KnownFile]]]
-"""Returns what the ledger knows about files, given the path of each and its `file_stat`."""
+LookUp = Callable[[list[AskedFile]], Awaitable[list[KnownFile]]]
+"""Returns what the ledger knows about files."""
 
 _CREATE = """
 CREATE TABLE sources (
     number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, name BLOB NOT NULL, stat TEXT NOT NULL, kind TEXT NOT NULL,
     bytes INTEGER NOT NULL, header INTEGER NOT NULL, seconds REAL, rate REAL, sha256 TEXT, is_done INTEGER NOT NULL,
     shares TEXT, jobs TEXT, has_record INTEGER NOT NULL, was_unreadable INTEGER NOT NULL, changed TEXT,
-    problem TEXT NOT NULL
+    problem TEXT NOT NULL, options TEXT NOT NULL
 )
 """
-_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs, problem"
+_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs, problem, options"
 _PAGE = f"SELECT {_COLUMNS} FROM sources WHERE number > ? ORDER BY number LIMIT ?"  # noqa: S608 - the text is our own
 _ONE = f"SELECT {_COLUMNS} FROM sources WHERE number = ?"  # noqa: S608 - the text is our own
 _LEARN = """
@@ -119,6 +119,8 @@ class ListedSource(NamedTuple):
     """Its jobs, if it is done."""
     problem: str = ""
     """Why it cannot be a source; empty if it can."""
+    options: str = ""
+    """Its own options, as `planned.options_in` returns them."""
 
     @property
     def done_shares(self) -> list[float]:
@@ -129,6 +131,34 @@ class ListedSource(NamedTuple):
     def done_amounts(self) -> list[float]:
         """Frames or seconds of audio of it that are done, for each track."""
         return [each.amount for each in self.shares]
+
+
+class _Candidate(NamedTuple):
+    """A source that a name stands for, before it is on the list."""
+
+    key: bytes
+    """What identifies it."""
+    found: Found
+    options: str
+    """Its own options."""
+    tracks: Sequence[PlannedTrack]
+    """The tracks of the run, with these."""
+    models: Mapping[Kind, str]
+    """The model of each, with its settings; none for what cannot be a source."""
+
+    @property
+    def asked(self) -> AskedFile:
+        """What is asked about it."""
+        return AskedFile(self.found.path, self.found.stat or "", self.models)
+
+    def refused(self) -> _Candidate:
+        """Return the row as one that cannot be used, because its source is on the list with other options."""
+        problem = self.found.problem or (
+            f"expected one choice of options for each source, as it has one record, got another one for"
+            f" {self.found.path}; keep one row, or name a copy of the file or a link to it"
+        )
+        row = self.found.row
+        return _Candidate(path_key(row), Found(row, "", problem=problem), "", self.tracks, {})
 
 
 class Listing:
@@ -157,7 +187,7 @@ class Listing:
         self._taken = self._found = self._last = 0
         """Numbers of the source that was taken last, of the last one that may be taken, and of the last one."""
         self._contents: set[int] = set()
-        """Contents of which earlier runs have done something, by 8 bytes of their digests."""
+        """Contents of which earlier runs have done something, by the hashes of their digests with their options."""
         self.count = 0
         """Number of sources so far."""
         self.before = 0
@@ -205,9 +235,9 @@ class Listing:
             OutputError: The ledger cannot be read.
         """
         self._tracks = tracks
-        while files := await asyncio.to_thread(self._find_page):
-            known = await look_up([(found.path, found.stat or "") for found in files])
-            added, extras = await asyncio.to_thread(self._add, files, known, tracks)
+        while (candidates := await asyncio.to_thread(self._find_page)) is not None:
+            known = await look_up([each.asked for each in candidates])
+            added, extras = await asyncio.to_thread(self._add, candidates, known)
             if extras and save_extras:
                 await save_extras(extras)
             if limit is None:
@@ -318,7 +348,7 @@ class Listing:
             frame_rate = source.header.frames_per_second if source.header else None
             if frame_rate is None:
                 frame_rate = usual_rate or USUAL_FRAMES_PER_SECOND
-            for number, track in enumerate(self._tracks):
+            for number, track in enumerate(for_source(self._tracks, source.options)):
                 items[number] = _with_items(items[number], source, number, track, seconds or 0.0, frame_rate)
         replaced, changed_settings = self.replaced
         return Plan(
@@ -344,28 +374,44 @@ class Listing:
             else:
                 self.excluded += 1
 
-    def _holds(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those of at most NAMES_AT_ONCE keys that are on the list."""
+    def _holds(self, keys: Sequence[bytes]) -> dict[bytes, str]:
+        """Return those of at most NAMES_AT_ONCE keys that are on the list, with the options of these sources."""
         places = ", ".join("?" * len(keys))
-        return {key for (key,) in self._select(f"SELECT key FROM sources WHERE key IN ({places})", *keys)}  # noqa: S608
+        return dict(self._select(f"SELECT key, options FROM sources WHERE key IN ({places})", *keys))  # noqa: S608
 
-    def _find_page(self) -> list[Found]:
-        """Return the next sources, with what tells their versions; none at the end."""
-        return with_stats(list(islice(self._sources, NAMES_AT_ONCE)), self._stores)
+    def _find_page(self) -> list[_Candidate] | None:
+        """Return the next sources that are not on the list yet, with what tells their versions; None at the end."""
+        if not (page := with_stats(list(islice(self._sources, NAMES_AT_ONCE)), self._stores)):
+            return None
+        candidates = [self._candidate(found) for found in page]
+        listed = self._holds([each.key for each in candidates])
+        new: list[_Candidate] = []
+        for each in candidates:
+            if each.found.row and listed.get(each.key, each.options) != each.options:
+                each = each.refused()
+                listed |= self._holds([each.key])
+            if each.key not in listed:
+                listed[each.key] = each.options
+                new.append(each)
+        return new
+
+    def _candidate(self, found: Found) -> _Candidate:
+        """Return a source with the tracks as they are for it. One whose options cannot be used has a problem."""
+        key, options = path_key(found.path), options_in(found.extra, self._tracks)
+        try:
+            tracks = for_source(self._tracks, options)
+            return _Candidate(key, found, options, tracks, {track.kind: track.settings_text for track in tracks})
+        except UsageError as error:
+            found = found._replace(problem=f"{found.row}: {error}", stat="")
+            return _Candidate(key, found, "", self._tracks, {})
 
     def _add(
-        self, files: Sequence[Found], known: Sequence[KnownFile], tracks: Sequence[PlannedTrack]
+        self, candidates: Sequence[_Candidate], known: Sequence[KnownFile]
     ) -> tuple[list[ListedSource], dict[str, str]]:
-        """Add those of some files that are not on the list yet; returns them, and what lists say of them besides."""
-        seen = self._holds([path_key(found.path) for found in files])
-        rows: list[tuple[Any, ...]] = []
-        extras: dict[str, str] = {}
-        for found, file in zip(files, known, strict=True):
-            if (key := path_key(found.path)) not in seen:
-                seen.add(key)
-                rows.append(self._row(self._last + len(rows) + 1, key, found, file, tracks))
-                if found.extra is not None:
-                    extras[found.path] = found.extra
+        """Add sources to the list; returns them, and what lists say of them besides."""
+        pairs = enumerate(zip(candidates, known, strict=True), self._last + 1)
+        rows = [self._row(number, candidate, file) for number, (candidate, file) in pairs]
+        extras = {found.path: found.extra for _, found, *_ in candidates if found.extra is not None}
         with self._lock:
             self._database.execute("BEGIN")
             self._database.executemany(_ADD, rows)
@@ -376,27 +422,26 @@ class Listing:
         self.before += sum(source.is_done for source in added)
         return added, extras
 
-    def _row(
-        self, number: int, key: bytes, found: Found, file: KnownFile, tracks: Sequence[PlannedTrack]
-    ) -> tuple[Any, ...]:
+    def _row(self, number: int, candidate: _Candidate, file: KnownFile) -> tuple[Any, ...]:
         """Return the row of a file: what is known about it, and how much of it is done."""
+        key, found, options, tracks, _ = candidate
         jobs: dict[Kind, KnownJob] = dict(file.jobs)
         changed: set[str] = set()
         needed: set[Kind] = set()
         # Those that need others come first.
-        for track in sorted(tracks, key=lambda track: len(track.medium.options.needs), reverse=True):
+        for track in sorted(tracks, key=lambda track: len(track.options.needs), reverse=True):
             if shown := file.shown.get(track.kind):
                 if track.keeps(shown.settings, shown.job.error_type, is_needed=track.kind in needed):
                     jobs[track.kind] = shown.job
                 elif not track.retries(shown.job.error_type):
                     changed.update(track.differences(shown.settings))
             if not _is_done(jobs.get(track.kind), track):
-                needed |= track.medium.options.needs
+                needed |= track.options.needs
         header, stat = file.header or Header(None, None), found.stat or ""
         shares = [_share(jobs.get(track.kind), track, header.seconds) for track in tracks]
         is_done = bool(file.sha256) and all(_is_done(jobs.get(track.kind), track) for track in tracks)
         if file.sha256:
-            content = int(file.sha256[:16], 16)
+            content = hash((file.sha256, options))
             if content in self._contents:  # its results count once, and nothing is left to do for it
                 shares = [share._replace(share=1.0, amount=0.0) for share in shares]
             self._contents.add(content)
@@ -418,6 +463,7 @@ class Listing:
             file.was_unreadable,
             json.dumps(sorted(changed)) if changed else None,
             found.problem,
+            options,
         )
 
     def _limit(self, most: int) -> None:
@@ -451,7 +497,7 @@ class Listing:
             return self._database.execute(statement, values).fetchall()
 
     def _listed(self, row: tuple[Any, ...]) -> ListedSource:
-        number, name, stat, kind, size, header, seconds, rate, sha256, is_done, shares, jobs, problem = row
+        number, name, stat, kind, size, header, seconds, rate, sha256, is_done, shares, jobs, problem, options = row
         return ListedSource(
             number,
             os.fsdecode(name),
@@ -463,6 +509,7 @@ class Listing:
             tuple(Share(*each) for each in json.loads(shares)) if shares else (Share(),) * len(self._tracks),
             {each: _settled(*job) for each, job in json.loads(jobs).items()} if jobs else {},
             problem,
+            options,
         )
 
 

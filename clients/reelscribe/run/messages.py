@@ -13,7 +13,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header, Source
 from reelscribe.reporting.forecast import SourceCost, SourceSize
 from reelscribe.reporting.node_meter import NodeReport
-from reelscribe.run.tracks.track import PlannedTrack
+from reelscribe.run.tracks.planned import PlannedTrack
 
 # From the driver to a node.
 
@@ -29,6 +29,8 @@ class Lease(NamedTuple):
     """Digest of the content that it had then; None if it is not known."""
     seen_nowhere: bool = False
     """True if no node needs to see it, so that its error is that of a file that is not there."""
+    options: str = ""
+    """Its own options, as `planned.options_in` returns them."""
 
 
 class Share(NamedTuple):

@@ -27,7 +27,8 @@ from reelscribe.results.records import Kind, error_of
 from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.track import Stopped, Track, resolve_dependencies, source_error
+from reelscribe.run.tracks.planned import for_source
+from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies, source_error
 from reelscribe.storage.address import file_of, is_member, is_stored
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
@@ -170,7 +171,7 @@ class Node:
                 self._send(messages.Unseen(path, why))
                 return
             self.meter.expect(path, lease.size)
-            annotated = await self._annotator.annotate(path, lease.stat)
+            annotated = await self._annotator.annotate(path, lease.stat, lease.options)
             self._send(messages.Finished(annotated.source, annotated.error, self.meter.close(path)))
         except Stopped:
             self._send(messages.GivenBack([path]))
@@ -330,7 +331,7 @@ class Annotator:
         for track in self._tracks:
             track.stop()
 
-    async def annotate(self, path: str, stat: str) -> Annotated:
+    async def annotate(self, path: str, stat: str, options: str) -> Annotated:
         """Caption and transcribe a source, except for what the store already holds, and save that it is done.
 
         If the source cannot be read, or a model refuses its content, that is its error.
@@ -338,6 +339,7 @@ class Annotator:
         Args:
             path: Path or address of the source.
             stat: What told its version when the run found it; empty if nothing did.
+            options: Its own options, as `planned.options_in` returns them.
 
         Raises:
             Stopped: The run was stopped before the source was done.
@@ -347,9 +349,9 @@ class Annotator:
         self._first_track.raise_if_stopping()
         try:
             async with AsyncExitStack() as stack:
-                source = await (self._fetch(path, stat, stack) if is_stored(path) else self._digest(path))
+                source = await (self._fetch(path, stat, options, stack) if is_stored(path) else self._digest(path))
                 await stack.enter_async_context(self._store.hold(source.sha256))  # copies of a file are annotated once
-                jobs = await self._complete_jobs(source)
+                jobs = await self._complete_jobs(source, options)
                 await self._store.save_source(source, jobs)
             return Annotated(replace(source, copy=""), jobs)
         except MediaError as error:
@@ -365,13 +367,14 @@ class Annotator:
         self._store.save_digest(path, source.stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
-    async def _fetch(self, address: str, stat: str, stack: AsyncExitStack) -> Source:
+    async def _fetch(self, address: str, stat: str, options: str, stack: AsyncExitStack) -> Source:
         """Return a source that is no file of this machine, with a copy of it where some track has to read it.
 
         Args:
             address: Its address.
             stat: What told its version when the run found it. An object may have a newer one, which is read; a member
                 of an archive is not looked for again.
+            options: Its own options.
             stack: Removes the copy at its end. No content may be held yet: whoever holds one may wait for room here.
         """
         async with self._fetching:
@@ -380,19 +383,25 @@ class Annotator:
             stored = StoredObject.from_stat(address, stat) if known else await self._spool.info(address)
             sha256 = await self._store.find_digest(address, stored.stat)
             source = Source(address, stored.size, sha256 or "", stored.stat)
-            if sha256 and await self._is_done(source):
+            if sha256 and await self._is_done(source, options):
                 return source
             copy = await stack.enter_async_context(self._spool.fetch(stored))
         source = replace(source, sha256=copy.sha256, copy=copy.path)
         self._store.save_digest(address, stored.stat, source)
         return source
 
-    async def _is_done(self, source: Source) -> bool:
+    async def _assigned(self, source: Source, options: str) -> dict[Track, Assignment]:
+        """Return what each track makes of a source with its own options."""
+        planned = for_source([track.planned for track in self._tracks], options)
+        return {track: await track.assign(source, each) for track, each in zip(self._tracks, planned, strict=True)}
+
+    async def _is_done(self, source: Source, options: str) -> bool:
         """Return whether nothing of a source has to be read."""
-        jobs = [(await track.job(source), track.options.retry_failed) for track in self._tracks]
+        assigned = await self._assigned(source, options)
+        jobs = [(await track.job(each), track.options.retry_failed) for track, each in assigned.items()]
         return all(job.is_settled(retry_failed=retry_failed) for job, retry_failed in jobs)
 
-    async def _complete_jobs(self, source: Source) -> dict[Kind, Job]:
+    async def _complete_jobs(self, source: Source, options: str) -> dict[Kind, Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
 
         The store does not know yet that they are done.
@@ -400,21 +409,25 @@ class Annotator:
         Raises:
             MediaError: The file was removed or changed meanwhile. What came of a file that was changed is forgotten.
         """
+        assigned = await self._assigned(source, options)
+        needs = {track: each.planned.options.needs for track, each in assigned.items()}
         jobs: dict[Kind, Job] = {}
         needed: set[Kind] = set()
-        for track in sorted(self._tracks, key=lambda track: len(track.options.needs), reverse=True):
-            job = jobs[track.kind] = await track.job_to_do(source, is_needed=track.kind in needed)
+        for track in sorted(self._tracks, key=lambda track: len(needs[track]), reverse=True):
+            job = jobs[track.kind] = await track.job_to_do(assigned[track], is_needed=track.kind in needed)
             if not job.done:
-                needed |= track.options.needs
+                needed |= needs[track]
         undone = {kind for kind, job in jobs.items() if not job.done}
         for track in self._tracks:
             if jobs[track.kind].done and track.options.made_anew_with & undone:
-                jobs[track.kind] = await track.job_anew(source)
+                jobs[track.kind] = await track.job_anew(assigned[track])
         todo = [(track, job) for track in self._tracks if not (job := jobs[track.kind]).done]
         if not todo:
             return jobs
         siblings = _Siblings(self._store, jobs)
-        siblings.tasks = {track.kind: asyncio.create_task(track.work(source, job, siblings)) for track, job in todo}
+        siblings.tasks = {
+            track.kind: asyncio.create_task(track.work(assigned[track], job, siblings)) for track, job in todo
+        }
         changed: SourceChanged | None = None
         worked: Sequence[Job] = ()
         try:

@@ -126,14 +126,15 @@ async def _annotate_file(
         ServerError: No server can be used.
         UsageError: The model does not support the options of the track.
     """
-    track.resolve_dependencies([track])
+    track.options.check_needs(())  # there is no other track
     answered: asyncio.Queue[SavedBatch | None] = asyncio.Queue()
     waiting: list[SavedBatch] = []  # for batches before them that are not answered yet
     stop = 0
     async with _opened(path) as source, track:
         track.count_in(NodeMeter())
         await track.begin(MemoryStore(answered.put_nowait))
-        working = asyncio.create_task(track.work(source, await track.job(source)))
+        assigned = await track.assign(source, track.planned)
+        working = asyncio.create_task(track.work(assigned, await track.job(assigned)))
         working.add_done_callback(lambda _: answered.put_nowait(None))
         try:
             while batch := await answered.get():

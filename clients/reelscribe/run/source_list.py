@@ -1,7 +1,8 @@
 """Lists of sources in files: a name in each line, or tables with a column of names.
 
 A name is taken as it is: it is the path of a file, relative to the current folder, or an address. Other columns of a
-table go into the records as `extra`. A row that cannot be used is an error of a source that is named after it, such as
+table go into the records as `extra`; those that are named like options that a track of the run has (`per_source`) are
+options of the source, too. A row that cannot be used is an error of a source that is named after it, such as
 ``films.csv:17``.
 """
 
@@ -36,8 +37,10 @@ MOST_EXTRA = 2**16
 class Row(NamedTuple):
     """A row of a list."""
 
+    place: str
+    """The list with the number of the row, such as ``films.csv:17``."""
     name: str
-    """Path or address of a source; of a row that cannot be used, the list with the number of the row."""
+    """Path or address of a source; of a row that cannot be used, its place."""
     extra: str | None = None
     """The other columns as a JSON object; None for a list without columns."""
     problem: str = ""
@@ -200,10 +203,14 @@ class SourceList:
                 check_address(name)
             except UsageError as error:
                 return self._bad(number, str(error))
-        return Row(name, extra)
+        return Row(self._place(number), name, extra)
 
     def _bad(self, number: int, problem: str) -> Row:
-        return Row(f"{self._path}:{number}", None, problem)
+        place = self._place(number)
+        return Row(place, place, None, problem)
+
+    def _place(self, number: int) -> str:
+        return f"{self._path}:{number}"
 
 
 def _pieces(file: IO[bytes], end: bytes) -> Iterator[bytes | None]:

@@ -40,7 +40,7 @@ _LOOKING_SHARE = 0.05
 
 
 class Watch:
-    """Notices new sources and new versions of old ones."""
+    """Notices new sources, new versions of old ones, and other rows of lists for them."""
 
     def __init__(self, names: Names, suffixes: Collection[str], selection: Selection) -> None:
         """Know no source yet.
@@ -58,7 +58,7 @@ class Watch:
                 raise UsageError(f"{name!r}: expected a folder, a glob or an address to watch, found nothing there")
         self._names, self._suffixes, self._selection = names, suffixes, selection
         self._known: set[int] = set()
-        """The hash of each source with its version, as many of them have to fit into memory."""
+        """The hash of each source with its version and its row of a list, as many of them have to fit into memory."""
         self._pause = 0.0
 
     async def wait(self) -> None:
@@ -86,7 +86,7 @@ class Watch:
             while page := list(islice(sources, _AT_ONCE)):
                 asks_stores = asks_stores or any(file_of(each.path) is None for each in page)
                 for each in with_stats(page, stores):
-                    versions.add(hash((path_key(each.path), each.stat)))
+                    versions.add(hash((path_key(each.path), each.stat, each.extra)))
         least = LOOK_IN_STORES_SECONDS if asks_stores else LOOK_SECONDS
         self._pause = max(least, (time.monotonic() - began) / _LOOKING_SHARE)
         is_new = not versions <= self._known

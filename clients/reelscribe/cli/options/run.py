@@ -107,7 +107,8 @@ class RunOptions:
             "--from",
             metavar="FILE",
             help="Take sources from a list, too: a name in each line (- for standard input), or a .csv, .jsonl or"
-            " .parquet table with a column path or url, whose other columns go into the records. May be repeated.",
+            " .parquet table with a column path or url. Its other columns go into the records; language, start, end and"
+            " prompt are options of each source. May be repeated.",
         ),
     ] = None
     null: Annotated[

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from reelscribe.client.models import CaptionClient
 from reelscribe.client.operations import Operation, captioning
@@ -18,7 +18,7 @@ from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
-from reelscribe.errors import RequestRefused
+from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
@@ -117,6 +117,7 @@ class CaptionOptions(Options):
     """Which frames to caption, and how to decode and send them."""
 
     medium: ClassVar[type[Medium]] = CaptionMedium
+    per_source = frozenset({"start", "end"})
 
     sampling: Sampling = field(default_factory=Sampling)
     """Which frames; by default one frame a second."""
@@ -134,6 +135,12 @@ class CaptionOptions(Options):
     """Number of processes that decode video."""
     model_shots: bool = False
     """True if the shots are those that a shot model in another track of the run finds."""
+
+    def for_source(self, values: Mapping[str, Any]) -> Self:
+        """Return the options with the times of one source in their place; see `Options.for_source`."""
+        start = _seconds("start", values) if "start" in values else self.sampling.start
+        end = _seconds("end", values) if "end" in values else self.sampling.end
+        return replace(self, sampling=replace(self.sampling, start=start, end=end))
 
     @property
     def workers(self) -> int:
@@ -180,3 +187,12 @@ class CaptionTrack(Track):
             options: Which frames to caption, and how; by default one frame a second.
         """
         super().__init__(options or CaptionOptions(), client)
+
+
+def _seconds(name: str, values: Mapping[str, Any]) -> float:
+    """Return a number of seconds that a list has as a number or a text."""
+    value = values[name]
+    try:
+        return float(value if type(value) in (str, int, float) else "")
+    except (ValueError, OverflowError):
+        raise UsageError(f"{name}: expected a number of seconds, got {brief(value)}; correct the list") from None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from reelscribe.client.models import ClipClient
 from reelscribe.client.operations import Operation, describing_clips
@@ -140,6 +140,7 @@ class ClipOptions(Options):
     """Where the clips of a video are, and how to describe, decode and send them."""
 
     medium: ClassVar[type[Medium]] = ClipMedium
+    per_source = frozenset({"prompt"})
 
     cutting: ClipCutting = field(default_factory=ClipCutting)
     """Where a video is cut into clips; by default at its shots."""
@@ -166,6 +167,10 @@ class ClipOptions(Options):
     """Number of processes that decode video."""
     model_shots: bool = False
     """True if the shots are those that a shot model in another track of the run finds."""
+
+    def for_source(self, values: Mapping[str, Any]) -> Self:
+        """Return the options with the prompt of one source in its place; see `Options.for_source`."""
+        return replace(self, prompt=values.get("prompt", self.prompt))
 
     @property
     def workers(self) -> int:

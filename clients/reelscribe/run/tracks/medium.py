@@ -9,9 +9,9 @@ only puts them together for programs. All else is the same for all media, and in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from reelscribe.client.operations import Operation
 from reelscribe.contract.descriptions import ModelDescription
@@ -35,6 +35,8 @@ class Options(ABC):
 
     medium: ClassVar[type[Medium]]
     """The medium that these are the options of."""
+    per_source: ClassVar[frozenset[str]] = frozenset()
+    """Names of those that a list may choose for a single source, which are those of the command."""
 
     stall_seconds: float = STALL_SECONDS
     """Seconds without a heartbeat after which a decode process is killed."""
@@ -43,6 +45,22 @@ class Options(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def for_source(self, values: Mapping[str, Any]) -> Self:  # noqa: ARG002 - few media have such options
+        """Return the options with those of one source in their place.
+
+        Args:
+            values: A value for some of `per_source`, as it came in a list: a text for each, or parsed JSON.
+
+        Raises:
+            UsageError: A value has another type, or is out of range.
+        """
+        return self
+
+    @property
+    def request_key(self) -> Hashable:
+        """What must be equal in the options of sources so that their items may be in one request."""
+        return None
 
     @property
     @abstractmethod
@@ -137,6 +155,15 @@ class Medium(ABC):
     def __init__(self, options: Any, description: Any) -> None:
         """Take the options, and the description of the model; None if none is needed."""
         self.options, self.description = options, description
+
+    def for_source(self, values: Mapping[str, Any]) -> Self:
+        """Return the medium with the options of one source in place of its own; see `Options.for_source`."""
+        return type(self)(self.options.for_source(values), self.description)
+
+    @property
+    def model(self) -> Model:
+        """Name and revision of the model, or else of the code that makes the results."""
+        return Model(self.description.name, self.description.revision) if self.description else self.detector
 
     @classmethod
     def needs_audio(cls) -> bool:

@@ -20,7 +20,6 @@ from reelscribe.client.operations import Operation, chatting
 from reelscribe.contract.clips import ClipDescription
 from reelscribe.contract.descriptions import ChatModelDescription
 from reelscribe.contract.outcomes import Segment, SourceError, SourceSummary
-from reelscribe.contract.source import Source
 from reelscribe.errors import AnswerRefused, RequestRefused, ServerError, UsageError
 from reelscribe.reporting.bottleneck import Load
 from reelscribe.reporting.units import Counts
@@ -29,7 +28,7 @@ from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.medium import Medium, Options, incomplete
 from reelscribe.run.tracks.prompts import ask_again, read_answer, without_special_tokens
-from reelscribe.run.tracks.track import Siblings, Track
+from reelscribe.run.tracks.track import Assignment, Siblings, Track
 
 BYTES_PER_TOKEN = 2
 """Number of bytes of UTF-8 that count as one token of a prompt. English has about 4 for each token, and Chinese,
@@ -294,20 +293,19 @@ class SummaryTrack(Track):
         self._asking_seconds = 0.0
         """Time in which sources waited for answers, summed over all of them."""
 
-    @property
-    def sources_at_once(self) -> int:
-        """Number of sources about which the model is asked at the same time."""
-        return self._requests_for_each * int(self.medium.description.workers)
+    def _sources_at_once(self, description: Any) -> int:
+        """Return the number of sources about which the model is asked at the same time."""
+        return self._requests_for_each * int(description.workers)
 
-    async def work(self, source: Source, job: Job, siblings: Siblings | None = None) -> Job:
+    async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""
         assert siblings, "a summary is made in a run"
         texts = await siblings.texts(_TEXTS)
         if job.missing:
-            saved = await self._batch(source.path, lines_of(texts))
+            saved = await self._batch(assigned.source.path, lines_of(texts))
             await asyncio.gather(self._store.save_opened(job.id, None, 1), self._store.save_batch(job.id, saved))
             self._meter.made(saved.amount, saved.unsent)
-        return await self._ended(source)
+        return await self._ended(assigned)
 
     async def _batch(self, path: str, lines: Sequence[TextLine]) -> SavedSummaryBatch:
         """Return the summary of lines, or why there is none, as the ledger keeps it."""
@@ -317,7 +315,8 @@ class SummaryTrack(Track):
         self._meter.begun(path)
         began = time.monotonic()
         try:
-            return SavedSummaryBatch(0, 1, summary=await self._summarise(lines, most_bytes_of(self.medium.description)))
+            most_bytes = most_bytes_of(self.planned.medium.description)
+            return SavedSummaryBatch(0, 1, summary=await self._summarise(lines, most_bytes))
         except RequestRefused as refusal:
             return SavedSummaryBatch(0, 1, failure=str(refusal))
         except AnswerRefused as error:
@@ -352,8 +351,8 @@ class SummaryTrack(Track):
         """Return the summary of a part, with several requests if the server refuses it as too long."""
         self.raise_if_stopping()
         prompt = [prompt_of(part)]
-        assert self._joined, "the medium has an operation"
-        (answer,) = await self._retry_invalid(prompt, await (await self._joined.add(prompt)))
+        medium = self.planned.medium
+        (answer,) = await self._retry_invalid(medium, prompt, await (await self._requests(medium).add(prompt)))
         if not isinstance(answer, RequestRefused):
             return read_summary(answer.text)
         half = sum(line.nbytes for line in part) // 2

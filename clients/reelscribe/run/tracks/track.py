@@ -5,22 +5,20 @@ model, and each answer is saved as soon as it arrives. Batches of short sources 
 of its own: its client limits the requests in flight, and a batch that may not be sent yet keeps its slot, so its decode
 process waits too. `medium.py` says what differs between kinds of annotations.
 
-`PlannedTrack` is a track as the driver of a run plans with it: what it takes from sources, and which earlier results it
-keeps. A node makes one of each of its tracks, with the settings of the model that it has found, for a driver that may
-be on another machine and has no connection to the model.
+What a track makes of a source follows from a `PlannedTrack`, which is the track as the driver of a run knows it
+(planned.py): that of the run, or one with options that a list has chosen for the source. All sources share the decode
+processes of the track and its connections to the model.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -39,79 +37,11 @@ from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedVideo
-from reelscribe.results.records import Kind, Model
-from reelscribe.results.schema import settings_text
+from reelscribe.results.records import Kind
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.medium import Medium, Options
+from reelscribe.run.tracks.planned import PlannedTrack, resolved
 from reelscribe.thumbnails.store import ThumbnailTask
-
-
-@dataclass(frozen=True)
-class PlannedTrack:
-    """A track, as far as the driver of a run knows it."""
-
-    medium: Medium
-    """The medium with its options and the description of the model."""
-    settings_text: str
-    """The JSON of the model with its settings, under which the ledger keeps its jobs."""
-    extras: frozenset[str]
-    """Names of the settings that, when they are on, only add something to results."""
-    workers: int
-    """Number of its decode processes."""
-    sources_at_once: int
-    """Number of sources on which it works at the same time: one for each process, if it has any."""
-    retry_failed: bool
-    """True if sources are tried again that ended with an error in an earlier run."""
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of annotations that it makes."""
-        return self.medium.kind
-
-    @property
-    def costs_key(self) -> str:
-        """Key in the state of a run for everything that the costs of sources depend on."""
-        digest = hashlib.sha256(self.settings_text.encode()).hexdigest()[:16]
-        return f"{self.medium.counts}, {digest}, {self.workers} processes"
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The model with its settings, as JSON."""
-        return dict(json.loads(self.settings_text))
-
-    def keeps(self, settings: Mapping[str, Any], error_type: str | None, *, is_needed: bool) -> bool:
-        """Return whether the run keeps a result with other settings that a record shows.
-
-        It keeps what has all that its own result would have, and more. With `retry_failed`, it keeps all that did not
-        fail and that nothing is made of.
-
-        Args:
-            settings: The model with its settings of that result, as JSON.
-            error_type: Type of the error that it ended with; None if it ended well.
-            is_needed: Whether another track of the run has something to do that depends on it.
-        """
-        if error_type is not None and not SourceError(error_type, "").is_missing_stream:
-            return False
-        if self.retry_failed and not is_needed:
-            return True
-        has_extras = all(settings.get(name) or not self.settings.get(name) for name in self.extras)
-        return has_extras and not self.differences(settings)
-
-    def differences(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the names of the settings that make another result of what has these settings, not only add to it.
-
-        Args:
-            settings: The model with its settings of another result, as JSON.
-        """
-        ours, theirs = self._without_extras(self.settings), self._without_extras(settings)
-        return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-
-    def retries(self, error_type: str | None) -> bool:
-        """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
-        return self.retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
-
-    def _without_extras(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name not in self.extras}
 
 
 class Stopped(Exception):
@@ -135,6 +65,18 @@ class Siblings(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A source, and what a track makes of it."""
+
+    source: Source
+    """The source."""
+    planned: PlannedTrack
+    """The track with the options for the source."""
+    settings_id: int
+    """Number in the ledger of the model with its settings."""
+
+
 class Track:
     """Makes one kind of annotations of each source. Use it as an async context manager.
 
@@ -142,16 +84,10 @@ class Track:
     ServerError if no server answers, and UsageError if the model does not support the options.
     """
 
-    medium: Medium
-    """The medium with its options and the description of the model. It and the next three exist after entry."""
-    model: Model
-    """Name and revision of the model."""
-    settings: Mapping[str, Any]
-    """Everything except the model that decides the results of a source, as JSON."""
+    planned: PlannedTrack
+    """The track as a driver knows it, with the options of the run. It and the pool exist after entry."""
     pool: DecodePool
     """The decode processes of the track."""
-    planned: PlannedTrack
-    """The track as a driver knows it. It exists after `begin`."""
 
     def __init__(self, options: Options, client: ModelClient[Any] | None = None) -> None:
         """Create a track.
@@ -161,10 +97,9 @@ class Track:
             client: The open client of the model; None if the medium needs none.
         """
         self.options = options
-        self.extras = options.medium.extras
-        """Names of the settings that, when they are on, only add something to results."""
         self._client = client
-        self._joined: JoinedRequests[Any, Any] | None = None
+        self._joined: dict[Hashable, JoinedRequests[Any, Any]] = {}
+        """What forms requests, for each `Options.request_key`; none without a model."""
         self._requests_for_each = 2
         """Number of requests that keep a worker busy."""
         self._thumbnails: tuple[str, int | None] | None = None
@@ -176,25 +111,24 @@ class Track:
 
     async def __aenter__(self) -> Self:
         description: Any = await self._client.describe() if self._client else None
-        self.medium = self.options.medium(self.options, description)
-        self.model = Model(description.name, description.revision) if description else self.medium.detector
-        self.settings = self.options.settings(description)
+        medium = self.options.medium(self.options, description)
+        self.options.settings(description)  # what the model does not support is refused before anything begins
         self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
-        if self._client and (operation := self.medium.operation()):
+        if self._client:
             self._until_exit.enter_context(self._client.sharing(self.pool.memory))
             most = self.options.batch_size(description)
             items = items_per_request(self.pool.slot_bytes, self.options.item_bytes(description), most)
             self._requests_for_each = description.requests_for_each_worker(items)
             self._client.in_flight.set_initial_limit(self._requests_for_each * description.workers)
-            self._joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=self.pool.slot_bytes)
+        self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description))
         await self.pool.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._joined:
-            await self._joined.close()
+        for joined in self._joined.values():
+            await joined.close()
         self._until_exit.close()
         await self.pool.__aexit__(kind, error, trace)
 
@@ -218,20 +152,8 @@ class Track:
         """True if its decode processes can keep thumbnails of the frames that they decode."""
         return self.options.medium.keeps_thumbnails
 
-    def plan(self) -> PlannedTrack:
-        """Return the track as a driver knows it. Call it after entry and `resolve_dependencies`."""
-        return PlannedTrack(
-            self.medium,
-            settings_text(self.job_settings),
-            self.extras,
-            self.pool.workers,
-            self.sources_at_once,
-            retry_failed=self.options.retry_failed,
-        )
-
-    @property
-    def sources_at_once(self) -> int:
-        """Number of sources on which the track works at the same time."""
+    def _sources_at_once(self, description: Any) -> int:  # noqa: ARG002 - it matters where no media are read
+        """Return the number of sources on which the track works at the same time."""
         return self.pool.workers
 
     def count_in(self, meter: NodeMeter) -> None:
@@ -251,13 +173,18 @@ class Track:
             store: The open ledger of the run, or a link to it.
         """
         self._store = store
-        self.planned = self.plan()
-        self._settings_id = await store.settings_id(self.job_settings)
+        self._settings_id = await store.settings_id(self.planned.settings)
 
-    @property
-    def job_settings(self) -> dict[str, Any]:
-        """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
-        return {"model": [self.model.name, self.model.revision], **self.settings}
+    async def assign(self, source: Source, planned: PlannedTrack) -> Assignment:
+        """Return a source as the other methods take it. Call `begin` before.
+
+        Args:
+            source: The source.
+            planned: The track with the options for the source.
+        """
+        is_usual = planned.settings_text == self.planned.settings_text
+        settings_id = self._settings_id if is_usual else await self._store.settings_id(planned.settings)
+        return Assignment(source, planned, settings_id)
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
@@ -286,53 +213,43 @@ class Track:
         """
         self._thumbnails = os.path.abspath(out), most
 
-    def resolve_dependencies(self, tracks: Sequence[Track]) -> None:
-        """Find the tracks of the run that this one depends on; see the function `resolve_dependencies`."""
-        needed = {track.kind: track for track in tracks if track.kind in self.options.needs}
-        self.options.check_needs(needed)
-        for kind, track in needed.items():
-            settings = {name: value for name, value in track.job_settings.items() if name not in track.extras}
-            # A transcript with the times of words, for example, tells better which of them are in a clip.
-            extras = {name: track.job_settings[name] for name in track.extras}
-            self.settings = {**self.settings, kind: settings, **extras}
-            self.extras |= track.extras
-
-    async def job(self, source: Source) -> Job:
+    async def job(self, assigned: Assignment) -> Job:
         """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
-        return await self._store.job(source.sha256, self._settings_id)
+        return await self._store.job(assigned.source.sha256, assigned.settings_id)
 
-    async def job_to_do(self, source: Source, *, is_needed: bool = False) -> Job:
+    async def job_to_do(self, assigned: Assignment, *, is_needed: bool = False) -> Job:
         """Return the job of a source, which is what its record shows if the run keeps that (`PlannedTrack.keeps`).
 
         With `retry_failed`, a job that failed in an earlier run is reopened first.
 
         Args:
-            source: The source.
+            assigned: The source.
             is_needed: Whether another track has something to do for the source that depends on this one.
         """
-        if self.options.retry_failed or self.extras:
+        source, planned = assigned.source, assigned.planned
+        if self.options.retry_failed or planned.extras:
             text, shown = await self._store.shown(source.path, source.sha256, self.kind) or ("{}", None)
             if shown:
                 error_type = shown.error and shown.error.type
-                if self.planned.keeps(json.loads(text), error_type, is_needed=is_needed):
+                if planned.keeps(json.loads(text), error_type, is_needed=is_needed):
                     return shown
-        job = await self.job(source)
+        job = await self.job(assigned)
         if job.done and not job.is_settled(retry_failed=self.options.retry_failed):
             await self._store.reopen(job.id)
-            job = await self.job(source)
+            job = await self.job(assigned)
         return job
 
-    async def job_anew(self, source: Source) -> Job:
+    async def job_anew(self, assigned: Assignment) -> Job:
         """Return the job of a source without any results, because what they were made of is made anew."""
-        job = await self.job(source)
+        job = await self.job(assigned)
         await self._store.forget(job.id)
-        return await self.job(source)
+        return await self.job(assigned)
 
-    async def work(self, source: Source, job: Job, siblings: Siblings | None = None) -> Job:
+    async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
-            source: The source file.
+            assigned: The source file.
             job: Its job, not done yet.
             siblings: What other tracks make of the source; None if there are none.
 
@@ -345,30 +262,35 @@ class Track:
             ServerError: No server can be used.
             OutputError: The ledger cannot be written.
         """
-        utterances = await siblings.utterances() if siblings and self.options.needs_transcript else ()
+        options = assigned.planned.options
+        utterances = await siblings.utterances() if siblings and options.needs_transcript else ()
         try:
             if job.missing:
                 shots: Sequence[Section] | None = job.opened.shots if isinstance(job.opened, SavedVideo) else None
-                if siblings and self.options.needs_shots:
+                if siblings and options.needs_shots:
                     shots = await siblings.shots()
-                await self._take(source, job, shots, utterances)
+                await self._take(assigned, job, shots, utterances)
         except SourceChanged:
             self.raise_if_stopping()
             raise
         except MediaError as error:
             self.raise_if_stopping()
-            return replace(await self.job(source), done=True, error=source_error(error))
-        return await self._ended(source)
+            return replace(await self.job(assigned), done=True, error=source_error(error))
+        return await self._ended(assigned)
 
-    async def _ended(self, source: Source) -> Job:
+    async def _ended(self, assigned: Assignment) -> Job:
         """Return the job of a source after its last request."""
-        job, failures = await self._store.outcome(source.sha256, self._settings_id)
-        return replace(job, done=True, error=self.medium.verdict(job, failures))
+        job, failures = await self._store.outcome(assigned.source.sha256, assigned.settings_id)
+        return replace(job, done=True, error=assigned.planned.medium.verdict(job, failures))
 
-    async def send(self, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
+    async def send(self, assigned: Assignment, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
 
         Until then, its decode process fills one more slot at most, so little is decoded that cannot be sent.
+
+        Args:
+            assigned: The source.
+            batch: The batch.
 
         Returns:
             The task that returns the results of the batch. When it ends, the batch is released.
@@ -376,42 +298,56 @@ class Track:
         Raises:
             Stopped: The run was stopped.
         """
-        batch = batch.copy_if_small()
+        medium, batch = assigned.planned.medium, batch.copy_if_small()
         with ExitStack() as stack:
             stack.callback(batch.release)
             self.raise_if_stopping()
             items = batch.items
-            answers = await self._joined.add(items) if self._joined and len(items) else None
-            request = asyncio.create_task(self._answer(batch, items, answers))
+            answers = await self._requests(medium).add(items) if len(items) else None
+            request = asyncio.create_task(self._answer(medium, batch, items, answers))
             at_end = stack.pop_all()
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
 
-    async def _answer(self, batch: DecodedBatch, items: Any, answers: asyncio.Future[list[Any]] | None) -> SavedBatch:
-        return self.medium.results(batch, await self._retry_invalid(items, await answers) if answers else [])
+    def _requests(self, medium: Medium) -> JoinedRequests[Any, Any]:
+        """Return what forms the requests of sources with such options."""
+        key = medium.options.request_key
+        if not (joined := self._joined.get(key)):
+            operation = medium.operation()
+            assert self._client, "there is a model"
+            assert operation, "it answers something"
+            most, nbytes = medium.options.batch_size(medium.description), self.pool.slot_bytes
+            joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=nbytes)
+            self._joined[key] = joined
+        return joined
 
-    async def _retry_invalid(self, items: Any, answers: list[Any]) -> list[Any]:
+    async def _answer(
+        self, medium: Medium, batch: DecodedBatch, items: Any, answers: asyncio.Future[list[Any]] | None
+    ) -> SavedBatch:
+        return medium.results(batch, await self._retry_invalid(medium, items, await answers) if answers else [])
+
+    async def _retry_invalid(self, medium: Medium, items: Any, answers: list[Any]) -> list[Any]:
         """Ask once more about the items whose answers cannot be used, and return the answers to all."""
-        again = self.medium.retry_invalid(items, answers)
-        if again and self._joined:
-            second = await self._joined.add(list(again.values()))
+        if again := medium.retry_invalid(items, answers):
+            joined = self._requests(medium)
+            second = await joined.add(list(again.values()))
             if not self._reading:
-                self._joined.flush()
+                joined.flush()
             for k, answer in zip(again, await second, strict=True):
                 answers[k] = answer
         return answers
 
     async def _take(
-        self, source: Source, job: Job, shots: Sequence[Section] | None, utterances: Sequence[Utterance]
+        self, assigned: Assignment, job: Job, shots: Sequence[Section] | None, utterances: Sequence[Utterance]
     ) -> None:
         """Decode the missing part of a source and save what the track makes of it.
 
         Raises:
             MediaError: The file cannot be read, or not to its end. What came before is saved.
         """
-        path = source.path
+        source, path = assigned.source, assigned.source.path
         thumbnails = self._thumbnails and ThumbnailTask(self._thumbnails[0], source.sha256, self._thumbnails[1])
-        sender = SourceSender(self, path, job)
+        sender = SourceSender(self, assigned, job)
         decoding_failed: MediaError | None = None
 
         def begun() -> None:
@@ -420,7 +356,7 @@ class Track:
         try:
             try:
                 with self._reads():
-                    command = self.medium.read(source, shots, thumbnails, utterances)
+                    command = assigned.planned.medium.read(source, shots, thumbnails, utterances)
                     read = self.pool.read(command, job.missing, begun)
                     async with aclosing(read) as items:
                         async for item in items:
@@ -436,7 +372,7 @@ class Track:
             await sender.finish(died=isinstance(decoding_failed, DecoderDied | DecoderStalled))
             if decoding_failed:
                 raise decoding_failed
-            if not self._joined:
+            if not self._client:
                 self._count_whole(path, sender.opened)
         except asyncio.CancelledError:
             sender.cancel()
@@ -452,8 +388,9 @@ class Track:
             yield
         finally:
             self._reading -= 1
-            if not self._reading and self._joined:
-                self._joined.flush()
+            if not self._reading:
+                for joined in self._joined.values():
+                    joined.flush()
 
     def save_opened(self, path: str, job: Job, opened: Opened) -> asyncio.Future[None]:
         """Save the facts about an opened source; the future is done when they are on the disk."""
@@ -481,7 +418,7 @@ class Track:
         """Return what the track has to work with."""
         if not self._client:
             return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
-        description, in_flight = self.medium.description, self._client.requests_in_flight
+        description, in_flight = self.planned.medium.description, self._client.requests_in_flight
         on_cpu = set(description.devices) == {"cpu"}
         requests = self._requests_for_each
         return Resources(self.counts, self.pool.workers, description.workers, in_flight, requests, on_cpu)
@@ -513,9 +450,8 @@ def resolve_dependencies(tracks: Sequence[Track]) -> None:
     Raises:
         UsageError: A track needs another one, which is not there.
     """
-    # What a track depends on, and so its settings, must be known before those that depend on it.
-    for track in sorted(tracks, key=lambda track: len(track.options.needs)):
-        track.resolve_dependencies(tracks)
+    for track, planned in zip(tracks, resolved([track.planned for track in tracks]), strict=True):
+        track.planned = planned
 
 
 def source_error(error: MediaError) -> SourceError:
@@ -529,15 +465,15 @@ class SourceSender:
     opened: Opened
     """Facts about the file, set before the first batch is sent."""
 
-    def __init__(self, track: Track, path: str, job: Job) -> None:
+    def __init__(self, track: Track, assigned: Assignment, job: Job) -> None:
         """Begin before the source is opened.
 
         Args:
             track: The track that takes the source through its model.
-            path: The source.
+            assigned: The source.
             job: Its job.
         """
-        self._track, self._path, self._job = track, path, job
+        self._track, self._assigned, self._path, self._job = track, assigned, assigned.source.path, job
         self._is_saved = True
         """True if all facts about the file are saved, or being saved."""
         self._requests: dict[asyncio.Future[None], asyncio.Task[SavedBatch] | None] = {}
@@ -555,7 +491,7 @@ class SourceSender:
     async def send(self, batch: DecodedBatch) -> None:
         """Wait until a batch may be sent; its results are saved as soon as it is answered."""
         self._save_opened()
-        request = await self._track.send(batch)
+        request = await self._track.send(self._assigned, batch)
         self._requests[asyncio.create_task(self._save(request))] = request
         for saving in [saving for saving in self._requests if saving.done()]:
             del self._requests[saving]

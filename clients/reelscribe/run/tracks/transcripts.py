@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from reelscribe.client.models import SpeechClient
 from reelscribe.client.operations import Operation, transcribing
@@ -100,6 +100,7 @@ class SpeechOptions(Options):
     """How to transcribe audio, and how to cut, decode and send it."""
 
     medium: ClassVar[type[Medium]] = TranscriptMedium
+    per_source = frozenset({"language"})
 
     transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
     """Language, task, and whether to record the times of words."""
@@ -117,6 +118,16 @@ class SpeechOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self.transcription)
+
+    def for_source(self, values: Mapping[str, Any]) -> Self:
+        """Return the options with the language of one source in its place; see `Options.for_source`."""
+        language = values.get("language", self.transcription.language)
+        return replace(self, transcription=replace(self.transcription, language=language))
+
+    @property
+    def request_key(self) -> Hashable:
+        """Language, task and word times, which are those of a whole request."""
+        return self.transcription
 
     @property
     def workers(self) -> int:
