@@ -396,7 +396,7 @@ class Listing:
         shares = [_share(jobs.get(track.kind), track, header.seconds) for track in tracks]
         is_done = bool(file.sha256) and all(_is_done(jobs.get(track.kind), track) for track in tracks)
         if file.sha256:
-            content = int(file.sha256[:16], 16)
+            content = int(file.sha256[-16:], 16)
             if content in self._contents:  # its results count once, and nothing is left to do for it
                 shares = [share._replace(share=1.0, amount=0.0) for share in shares]
             self._contents.add(content)

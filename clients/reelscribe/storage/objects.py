@@ -7,6 +7,7 @@ everything else is a MediaError, which says what to do.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import random
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
+from reelscribe.contract.source import VERSION_KEY
 from reelscribe.errors import MediaError, StoreUnavailable
 
 T = TypeVar("T")
@@ -62,6 +64,11 @@ class StoredObject(NamedTuple):
     def stat(self) -> str:
         """The version and the size as one text, which the ledger keeps in the place of a `file_stat`."""
         return f"{self.size} {self.version}".rstrip()
+
+    @property
+    def key(self) -> str:
+        """The `VERSION_KEY` of its content, of which not every byte has been read."""
+        return VERSION_KEY + hashlib.sha256(f"{self.address}\n{self.stat}".encode()).hexdigest()
 
     @classmethod
     def from_stat(cls, address: str, stat: str) -> StoredObject:
