@@ -10,7 +10,7 @@ import ctypes
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,10 @@ from reelscribe.errors import OutputError, SourceChanged
 SETTLED_SECONDS = 0.02
 """A file that was written to longer ago has another `file_stat` after the next write. Linux before 6.13 gives all
 writes within a tick of its clock, up to 10 ms, the same time."""
+
+BLOCK_BYTES = 2**19
+"""Size of the blocks of which a source in a store is fetched one by one if little of it is read. An answer with one
+takes about as long for the way as for its bytes."""
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -254,3 +258,73 @@ class OpenSource:
         """Raise SourceChanged if the file has changed, so that what was read of it may be of other bytes."""
         if self.is_changed:
             raise SourceChanged("it was changed while it was being read; run the same command again")
+
+
+class SparseFile:
+    """A copy of a source that has only what was fetched of it, open for FFmpeg, which calls `read`, `seek` and `tell`.
+
+    What FFmpeg reads is fetched first. An exception are the packets of an MP4 or QuickTime file while they are only
+    counted: their times, sizes and kinds are in the index of the file, so that their content may be zeros.
+    """
+
+    def __init__(self, path: str, fetch: Callable[[int, int], None]) -> None:
+        """Open the copy.
+
+        Args:
+            path: Its path.
+            fetch: Waits until everything from one block to before another is there.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
+        self._size, self._fetch = os.fstat(self._file.fileno()).st_size, fetch
+        self._fetched: set[int] = set()
+        self._at = 0
+        self.is_counting = False
+        """True while what is missing is read as zeros."""
+
+    def __enter__(self) -> SparseFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    @property
+    def is_changed(self) -> bool:
+        """False: each range was fetched on the condition that the source has not changed."""
+        return False
+
+    def check(self) -> None:
+        """Do nothing, as the source has not changed."""
+
+    def rewind(self) -> SparseFile:
+        """Go to the beginning for another reader, for whom everything is fetched."""
+        self._at, self.is_counting = 0, False
+        return self
+
+    def tell(self) -> int:
+        """Return the place of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a byte, counted from the beginning, from here, or from the end."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; nothing at the end."""
+        stop = min(self._at + size, self._size)
+        if not self.is_counting:
+            self._fetch_blocks(stop)
+        content = os.pread(self._file.fileno(), max(0, stop - self._at), self._at)
+        self._at += len(content)
+        return content
+
+    def _fetch_blocks(self, stop: int) -> None:
+        """Fetch what is missing from here to a byte."""
+        blocks = range(self._at // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
+        missing = [block for block in blocks if block not in self._fetched]
+        if missing:
+            self._fetch(missing[0], missing[-1] + 1)
+            self._fetched.update(blocks)

@@ -113,7 +113,7 @@ def test_packets_far_before_the_first_wanted_frame_are_not_read(tmp_path):
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_frames_are_the_right_ones_if_a_seek_lands_too_late(clips, name, monkeypatch):
     expected = read(clips / name, SIZE)[220:]
-    monkeypatch.setattr(frame_reader, "SEEK_MARGIN_SECONDS", -5.0)
+    monkeypatch.setattr(frame_reader, "IN_FILES", frame_reader.Seeking(packets=100, margin_seconds=-5.0))
     frames = read(clips / name, SIZE, Sampling(every=1, start=21.95))
     assert [index for index, _, _ in frames] == list(range(220, FRAMES))
     assert all(np.array_equal(frame, wanted) for (_, _, frame), (_, _, wanted) in zip(frames, expected, strict=True))

@@ -31,6 +31,7 @@ from support.local_cluster import LocalCluster
 from support.odd_library import make_library
 from support.patience import PATIENCE
 from support.stores import cut, every_third, s3_server, stalled, status, web_server
+from support.videos import write_noise
 
 OPTIONS = CaptionOptions(Sampling(frames=4), decode_workers=2)
 FOREVER = ["gone.mp4", "secret.mp4", "changed.mp4"]
@@ -67,10 +68,12 @@ def expected(library, tmp_path_factory) -> dict[str, dict]:
     return asyncio.run(annotate(library, tmp_path_factory.mktemp("local")))
 
 
-async def annotate(name, out: Path, *, elsewhere: bool = False, stall_seconds: float = PATIENCE) -> dict[str, dict]:
+async def annotate(
+    name, out: Path, *, elsewhere: bool = False, stall_seconds: float = PATIENCE, options: CaptionOptions = OPTIONS
+) -> dict[str, dict]:
     """Caption all sources in a run; return what its records say, by the names of the files."""
     async with FakeTorchServe() as server, AsyncExitStack() as stack:
-        spec = ModelSpec(OPTIONS, [FoundServer(Server(server.url))], "captioner", 8)
+        spec = ModelSpec(options, [FoundServer(Server(server.url))], "captioner", 8)
         tracks = RemoteNodes([spec], LocalCluster("a")) if elsewhere else [await spec.open(stack)]
         run = Run(tracks, out, spool=SpoolOptions(None, None, stall_seconds))
         await asyncio.wait_for(run.run([str(name)]), PATIENCE)
@@ -209,3 +212,76 @@ def stalled_always(sending):
 def wait_for_requests(bucket, name: str) -> None:
     with bucket.asked:
         assert bucket.asked.wait_for(lambda: bucket.requests[name], PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """A folder with one video that has more than 8 MB for each of two frames."""
+    folder = tmp_path_factory.mktemp("large")
+    assert write_noise(folder / "large.mp4", 720, 120, 160).stat().st_size > 16_000_000
+    return folder
+
+
+async def test_for_few_frames_of_a_large_video_only_ranges_are_fetched(large, monkeypatch, tmp_path):
+    few, more = CaptionOptions(Sampling(frames=2)), CaptionOptions(Sampling(fps=1))
+    (local,) = (await annotate(large, tmp_path / "local", options=few)).values()
+    with s3_server(monkeypatch, large) as bucket:
+        (first,) = (await annotate("s3://bucket/", tmp_path / "out", options=few)).values()
+        print(f"bytes fetched: {bucket.sent['large.mp4'] / local['source']['bytes']:.3f} of the source")
+        assert bucket.sent["large.mp4"] < 0.25 * local["source"]["bytes"]
+        assert first == local | {"source": local["source"] | {"sha256": None}}
+        bucket.requests.clear()
+        assert await annotate("s3://bucket/", tmp_path / "out", options=few) == {"large.mp4": first}
+        assert set(bucket.requests) == {"bucket"}  # its list alone
+        (whole,) = (await annotate("s3://bucket/", tmp_path / "out", options=more)).values()
+        assert whole["source"] == first["source"]  # so that what was made before stays its
+        bucket.requests.clear()
+        assert (await annotate("s3://bucket/", tmp_path / "out", options=few))["large.mp4"] == first
+        assert set(bucket.requests) == {"bucket"}
+
+
+@pytest.mark.parametrize("fault", [every_third(503), cut(2), stalled])
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_ranges_are_fetched_whatever_the_store_does(large, monkeypatch, tmp_path, fault, elsewhere):
+    options = CaptionOptions(Sampling(frames=2))
+    (local,) = (await annotate(large, tmp_path / "local", options=options)).values()
+    with s3_server(monkeypatch, large) as bucket:
+        bucket.faults["large.mp4"] = fault
+        out = tmp_path / "out"
+        (record,) = (
+            await annotate("s3://bucket/", out, elsewhere=elsewhere, stall_seconds=1.0, options=options)
+        ).values()
+    assert record["captions"] == local["captions"] != []
+    assert record["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "type_of_error"),
+    [
+        (status(404), "NoSuchObject"),
+        (status(403), "MediaError"),
+        (None, "SourceChanged"),
+        (status(500), "StoreUnavailable"),
+    ],
+)
+async def test_a_range_that_cannot_be_fetched_is_the_error_of_the_source(
+    large, monkeypatch, tmp_path, fault, type_of_error
+):
+    options = CaptionOptions(Sampling(frames=2))
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
+    with s3_server(monkeypatch, large) as bucket:
+
+        def change(sending):
+            boto3.client("s3").put_object(
+                Bucket="bucket", Key="large.mp4", Body=(large / "large.mp4").read_bytes()[::-1]
+            )
+
+        late = fault or change
+        bucket.faults["large.mp4"] = lambda sending: late(sending) if sending.number > 3 else None
+        (failed,) = (await annotate("s3://bucket/", tmp_path / "out", options=options)).values()
+        assert failed["error"]["type"] == type_of_error
+        assert failed["captions"] == []
+        bucket.faults = {}
+        boto3.client("s3").put_object(Bucket="bucket", Key="large.mp4", Body=(large / "large.mp4").read_bytes())
+        (again,) = (await annotate("s3://bucket/", tmp_path / "out", options=options)).values()
+    assert (again["error"], len(again["captions"])) == (None, 2)

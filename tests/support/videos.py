@@ -84,6 +84,14 @@ def write_pictures(
         file.mux(stream.encode())
 
 
+def write_noise(path: Path, frames: int, height: int = 48, width: int = 64) -> Path:
+    """An MP4 file of noise, so that each frame takes as many bytes as its pixels do, with a keyframe in each second."""
+    chance = np.random.default_rng(1)
+    pictures = (chance.integers(0, 255, (height, width, 3), np.uint8) for _ in range(frames))
+    write_pictures(path, "libx264", pictures, options={"g": "10", "preset": "ultrafast", "qp": "8"})
+    return path
+
+
 def beginning(source: Path, path: Path, seconds: float) -> None:
     """A copy of all packets of a file that begin before some second, in the same format."""
     with av.open(str(source)) as whole, av.open(str(path), "w") as part:

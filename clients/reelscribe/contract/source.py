@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from reelscribe.errors import MediaError
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
 _AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
@@ -13,11 +15,38 @@ _AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .op
 VIDEO_SUFFIXES = frozenset(_VIDEO.split())
 """Suffixes of video files, with the dot, in lower case."""
 
+INDEXED_SUFFIXES = frozenset({".m4v", ".mov", ".mp4"})
+"""Suffixes of video files that tell in one place where each frame is."""
+
 MEDIA_SUFFIXES = VIDEO_SUFFIXES | frozenset(_AUDIO.split())
 """Suffixes of video and audio files, with the dot, in lower case."""
 
 DynamicRange = Literal["sdr", "pq", "hlg"]
 """Dynamic range of a video: standard, or high with the transfer function PQ, as in HDR10, or HLG (ITU-R BT.2100)."""
+
+
+VERSION_KEY = "version:"
+"""Begins the key of a content of which nobody has read every byte. What follows is the SHA-256 of the source's address,
+size and version, so sources at other addresses have other keys, whatever they hold."""
+
+
+def digest_in(key: str | None) -> str | None:
+    """Return the SHA-256 of a content by the key of its results; None if it has no key, or a `VERSION_KEY`."""
+    return None if not key or key.startswith(VERSION_KEY) else key
+
+
+@runtime_checkable
+class RangedCopy(Protocol):
+    """A copy of a source on this machine that has only those blocks of it that were fetched."""
+
+    path: str
+    """The path of the copy, for this process and others of the same user. Where nothing was fetched, it has zeros."""
+
+    failure: MediaError | None
+    """Why the source cannot be read any further; None as long as it can."""
+
+    async def fetch(self, first: int, stop: int) -> None:
+        """Fetch what is still missing from one block to before another. Raises MediaError if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +58,25 @@ class Source:
     bytes: int | None = None
     """Size of the file in bytes; None if it could not be read."""
     sha256: str = ""
-    """SHA-256 of the content in hexadecimal digits; empty if the file could not be read."""
+    """SHA-256 of the content in hexadecimal digits, by which results are kept; or the `VERSION_KEY` of it; empty if the
+    file could not be read."""
     stat: str = ""
     """The `file_stat` of the file whose content that is, or the size and version that a store tells; empty if it is not
     known."""
     copy: str = ""
     """Path of a copy of it that this machine keeps for a while; empty for a file, which is read itself."""
+    ranges: RangedCopy | None = None
+    """The copy, if it has only what was fetched; None for a whole copy, and for a file."""
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the content; None if it is not known."""
+        return digest_in(self.sha256)
+
+    @property
+    def at_rest(self) -> Source:
+        """The source without the copy that is kept of it while it is read."""
+        return replace(self, copy="", ranges=None)
 
     @property
     def file(self) -> tuple[str, str]:

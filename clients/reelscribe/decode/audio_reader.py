@@ -162,7 +162,7 @@ class AudioReader:
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
-        if lacking := missing_bytes(self._container):
+        if lacking := missing_bytes(self._container, self._container.name):
             return f"cut short: {lacking} of the bytes it announces are missing"
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import av
 from av.container import InputContainer
@@ -20,7 +19,7 @@ from av.format import Flags
 from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
-from reelscribe._files import OpenSource, size_in
+from reelscribe._files import OpenSource, SparseFile, size_in
 from reelscribe.errors import MediaError
 
 _CONTAINER_FORMATS = "asf avi dv flv gxf ivf matroska mov mpeg mpegts mxf nut ogg rm yuv4mpegpipe"
@@ -56,10 +55,16 @@ DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
 
 MAX_BOXES = 1_000_000
-"""Number of boxes of a fragmented MP4 file after which its end is not looked for any further."""
+"""Number of boxes of an MP4 file after which its end is not looked for any further."""
 
 _FRAGMENT_BOXES = (b"moof", b"mdat")
 """Types of the boxes that hold frames. What is behind the last of them may be anything."""
+
+_INDEXED_CODECS = {"aac", "h264", "hevc"}
+"""FFmpeg's names of codecs for which the index of an MP4 file says as much about a packet as FFmpeg finds in it."""
+
+FROM_INDEX = {"fflags": "+noparse+nofillin"}
+"""Options of FFmpeg for files that `has_full_index`."""
 
 
 @contextmanager
@@ -95,11 +100,11 @@ def open_for_ffmpeg(path: str, stat: str = "") -> Iterator[OpenSource]:
             raise
 
 
-def open_container(name: str, **options: str) -> InputContainer:
+def open_container(name: str | SparseFile, **options: str) -> InputContainer:
     """Open a file with FFmpeg. Every file that is read is opened by this function.
 
     Args:
-        name: The name that `open_for_ffmpeg` yields.
+        name: The name that `open_for_ffmpeg` yields, or a copy that has only what was fetched.
         options: Further options of FFmpeg.
 
     Returns:
@@ -111,7 +116,8 @@ def open_container(name: str, **options: str) -> InputContainer:
     """
     try:
         # Old programs wrote titles in the encodings of their countries, in which nothing is read.
-        return av.open(name, options={**options, **_WHITELISTS}, metadata_errors="replace")
+        file: Any = name.rewind() if isinstance(name, SparseFile) else name
+        container: InputContainer = av.open(file, options={**options, **_WHITELISTS}, metadata_errors="replace")
     except av.error.ArgumentError as error:
         log: Any = error.log  # PyAV annotates it wrongly
         _, format_name, message = log or (0, "", "")
@@ -121,9 +127,10 @@ def open_container(name: str, **options: str) -> InputContainer:
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
             f'"{format_name}", which is not read; if it is a playlist, name the files that it lists'
         ) from None
+    return container
 
 
-def open_without_probing(name: str, **options: str) -> InputContainer:
+def open_without_probing(name: str | SparseFile, **options: str) -> InputContainer:
     """Open a media file with FFmpeg, and decode nothing of it where its header tells enough.
 
     When FFmpeg opens a file, it decodes the beginning of each video stream, which takes as long as all else for a short
@@ -131,7 +138,7 @@ def open_without_probing(name: str, **options: str) -> InputContainer:
     The header of an MP4 or QuickTime file tells it, unless the file is fragmented.
 
     Args:
-        name: The name of a file that `open_for_ffmpeg` yields.
+        name: The name of a file that `open_for_ffmpeg` yields, or a copy that has only what was fetched.
         options: Further options of FFmpeg.
 
     Returns:
@@ -142,14 +149,33 @@ def open_without_probing(name: str, **options: str) -> InputContainer:
         av.FFmpegError: The file is not a media file, or cannot be read.
     """
     has_full_header = False
-    with suppress(OSError), open(name, "rb", buffering=0) as file:  # FFmpeg tells why a file cannot be read
-        has_full_header = file.read(8)[4:] == b"ftyp"
+    with suppress(OSError), _opened(name) as file:  # FFmpeg tells why a file cannot be read
+        has_full_header = (file.read(8) or b"")[4:] == b"ftyp"
     if has_full_header:
         container = open_container(name, skip_frame="all", **options)
         if all(video.frames for video in container.streams.video):  # a fragmented file states no number of frames
             return container
         container.close()
     return open_container(name, **options)
+
+
+class _Readable(Protocol):
+    """What boxes are read from: an open file."""
+
+    def seek(self, offset: int, /) -> int:
+        """Go to a byte."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Return the next bytes."""
+
+
+@contextmanager
+def _opened(name: str | SparseFile) -> Iterator[_Readable]:
+    if isinstance(name, SparseFile):
+        yield name.rewind()
+    else:
+        with open(name, "rb", buffering=0) as file:
+            yield file
 
 
 def ffmpeg_reason(error: Exception) -> str:
@@ -318,32 +344,61 @@ def may_state_end_time(container: InputContainer) -> bool:
     return is_from_zero and not muxer.startswith("libebml")
 
 
-def missing_bytes(container: InputContainer) -> int:
+def missing_bytes(container: InputContainer, name: str | SparseFile) -> int:
     """Return how many bytes the last fragment of a fragmented MP4 file announces behind the end of the file.
 
     Each fragment states its own length alone, so a file that ends between two of them looks complete.
 
     Args:
         container: The open file.
+        name: What was opened.
 
     Returns:
         The number of bytes; 0 if nothing is missing, or if the file is no fragmented MP4.
     """
     if not is_fragmented(container):
         return 0
+    with _opened(name) as file:
+        kind, end = next(((kind, end) for kind, end in _boxes(file) if end > container.size), (b"", 0))
+    return end - container.size if kind in _FRAGMENT_BOXES else 0
+
+
+def _boxes(file: _Readable) -> Iterator[tuple[bytes, int]]:
+    """Yield the type of each outermost box of an MP4 file, and where it ends; the last one may reach beyond the file.
+
+    Args:
+        file: The open file.
+    """
     at = 0
-    with Path(container.name).open("rb", buffering=0) as file:
-        for _ in range(MAX_BOXES):
-            file.seek(at)
-            header = file.read(16)  # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
-            size, kind = int.from_bytes(header[:4]), header[4:8]
-            size = int.from_bytes(header[8:16]) if size == 1 else size
-            if size < 8:  # the box reaches to the end of the file, or this is the end
-                break
-            at += size
-            if at > container.size:
-                return at - container.size if kind in _FRAGMENT_BOXES else 0
-    return 0
+    for _ in range(MAX_BOXES):
+        file.seek(at)
+        header = (
+            file.read(16) or b""
+        )  # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
+        size, kind = int.from_bytes(header[:4]), header[4:8]
+        size = int.from_bytes(header[8:16]) if size == 1 else size
+        if size < 8:  # the box reaches to the end of the file, or this is the end
+            return
+        at += size
+        yield kind, at
+
+
+def has_full_index(file: SparseFile) -> bool:
+    """Return whether everything but the content of packets is in the index of a file, and FFmpeg reads it only there.
+
+    Then `FROM_INDEX` are options with which FFmpeg does not look into packets for what the index says.
+
+    Args:
+        file: The file.
+
+    Raises:
+        MediaError: The file has a format that is not read.
+        av.FFmpegError: The file is not a media file, or cannot be read.
+    """
+    with open_without_probing(file) as container:
+        codecs = {stream.codec_context.name for stream in container.streams if stream.codec_context}
+        is_indexed = "mp4" in container.format.name and codecs <= _INDEXED_CODECS
+    return is_indexed and not any(kind == b"moof" for kind, _ in _boxes(file.rewind()))
 
 
 def read_error_reason(container: InputContainer, error: Exception) -> str:

@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
+from typing import NamedTuple
 
 import av
 import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from reelscribe._files import SparseFile
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
 from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing
 from reelscribe.decode.packet_index import PacketIndex
@@ -32,18 +34,28 @@ from reelscribe.decode.random_access import (
 )
 from reelscribe.errors import MediaError
 
-SEEK_PACKETS = 100
-"""Largest number of packets that are dropped instead of seeking. Dropping is fast, and correct for all containers."""
 
-SEEK_MARGIN_SECONDS = 1.0
-"""A seek goes to this many seconds before a keyframe, as containers without an index are searched by decoding times."""
+class Seeking(NamedTuple):
+    """How the keyframe of a run is found."""
+
+    packets: int
+    """Largest number of packets that are dropped instead of seeking."""
+    margin_seconds: float
+    """A seek goes to this many seconds before the keyframe."""
+
+
+IN_FILES = Seeking(packets=100, margin_seconds=1.0)
+"""Dropping is fast, and correct for all containers; those without an index are searched by decoding times."""
+
+IN_SPARSE_FILES = Seeking(packets=1, margin_seconds=0.0)
+"""Everything that is read, and then dropped, would be fetched first."""
 
 
 class FrameReader:
     """Decode frames of a video file with PyAV.
 
     Args:
-        name: Name under which FFmpeg opens the file.
+        name: Name under which FFmpeg opens the file, or a copy that has only what was fetched.
         packets: The index of the file.
         heartbeat: Called regularly while reading makes progress.
     """
@@ -51,8 +63,9 @@ class FrameReader:
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
 
-    def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
+    def __init__(self, name: str | SparseFile, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
+        self._seeking = IN_SPARSE_FILES if isinstance(name, SparseFile) else IN_FILES
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
         self._can_skip = bool(len(packets.pts))
         self._can_seek = self._can_skip and len(packets.clock_offsets) == 1
@@ -129,7 +142,8 @@ class FrameReader:
     @contextmanager
     def _decoder(self, only: Sequence[int] | None, highest: NDArray[np.int64] | None) -> Iterator[_Decoder]:
         with open_without_probing(self._name) as container:
-            decoder = _Decoder(container, self._packets, self._heartbeat, self._can_seek, only, highest)
+            seeking = self._seeking if self._can_seek else None
+            decoder = _Decoder(container, self._packets, self._heartbeat, seeking, only, highest)
             try:
                 yield decoder
             finally:
@@ -191,7 +205,7 @@ class _Decoder:
         container: The open file.
         packets: Its index.
         heartbeat: Called regularly while decoding makes progress.
-        can_seek: Whether to seek in the file.
+        seeking: How to seek in the file; None not to seek.
         only: Indices of frames, ascending, besides which disposable frames are dropped; None to drop nothing.
         highest: Result of `highest_decoded`, with which decoding ends at damage; None to go on at damage.
     """
@@ -201,7 +215,7 @@ class _Decoder:
         container: av.container.InputContainer,
         packets: PacketIndex,
         heartbeat: Callable[[], None],
-        can_seek: bool,
+        seeking: Seeking | None,
         only: Sequence[int] | None,
         highest: NDArray[np.int64] | None,
     ) -> None:
@@ -209,7 +223,7 @@ class _Decoder:
         assert isinstance(stream, VideoStream)
         self._container, self._stream, self._codec = container, stream, stream.codec_context
         self._codec.thread_count = 1  # the machine's cores are used by several decode processes
-        self._packets, self._heartbeat, self._can_seek = packets, heartbeat, can_seek
+        self._packets, self._heartbeat, self._seeking = packets, heartbeat, seeking
         self._has_pts = bool(len(packets.pts))
         self._filter = PacketFilter(stream)
         self._timeline = Timeline(container, packets.clock_offsets)
@@ -266,10 +280,10 @@ class _Decoder:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
         started = run.keyframe < 0
         leading = self._packets.leading_packets if started else 0
-        if not started and self._can_seek:
+        if not started and self._seeking:
             distance = self._packets.file_order[run.keyframe] - self._file_position
-            if distance > SEEK_PACKETS:
-                self._seek(run.keyframe)
+            if distance > self._seeking.packets:
+                self._seek(run.keyframe, self._seeking.margin_seconds)
         for packet in islice(self._demuxed, leading, None):
             index = self._packets.index_of(packet.pts) if self._filter.is_shown(packet) else -1
             if index >= 0:
@@ -300,9 +314,9 @@ class _Decoder:
                         self._timeline.place(packet)
                     yield self._filter.unpack(packet)
 
-    def _seek(self, keyframe: int) -> None:
+    def _seek(self, keyframe: int, seconds_before: float) -> None:
         try:
-            margin = round(SEEK_MARGIN_SECONDS / (self._stream.time_base or 1))
+            margin = round(seconds_before / (self._stream.time_base or 1))
             self._container.seek(int(self._packets.pts[keyframe]) - margin, stream=self._stream)
         except av.FFmpegError:
             raise _KeyframeMissing from None

@@ -20,15 +20,18 @@ from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from reelscribe._files import SparseFile
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
+    FROM_INDEX,
     MISSING_SECONDS,
     Timeline,
     choose_video_stream,
     demux,
     ffmpeg_reason,
     has_format_flag,
+    has_full_index,
     missing_bytes,
     missing_seconds,
     open_without_probing,
@@ -108,11 +111,11 @@ class PacketIndex:
         return index if index < len(self.pts) and self.pts[index] == pts else -1
 
 
-def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
+def index_packets(name: str | SparseFile, heartbeat: Callable[[], None]) -> PacketIndex:
     """Read all packets of a file once.
 
     Args:
-        name: Name under which FFmpeg opens the file.
+        name: Name under which FFmpeg opens the file, or a copy that has only what was fetched.
         heartbeat: Called regularly while reading makes progress.
 
     Returns:
@@ -123,8 +126,9 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         NoPictures: The file has no video stream.
     """
     try:
-        with open_without_probing(name) as container:
-            return _Scan(container, heartbeat).result()
+        indexed = name if isinstance(name, SparseFile) and has_full_index(name) else None
+        with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
+            return _Scan(container, heartbeat, name, indexed).result()
     except (av.FFmpegError, UnicodeError) as error:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
@@ -132,7 +136,14 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
 class _Scan:
     """One pass over all packets, and the facts that it collects."""
 
-    def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        container: av.container.InputContainer,
+        heartbeat: Callable[[], None],
+        name: str | SparseFile,
+        indexed: SparseFile | None,
+    ) -> None:
+        self._name, self._indexed = name, indexed
         self._container, self._format = container, container.format
         video = choose_video_stream(container)
         if video is None:
@@ -171,6 +182,8 @@ class _Scan:
 
     def _add(self, packet: av.Packet[VideoStream]) -> None:
         self._first_decoder.push(packet)
+        if self._indexed and self._first_decoder.has_ended:
+            self._indexed.is_counting = True
         if not self._filter.is_shown(packet):
             return
         self._keyframes.append(packet.is_keyframe)
@@ -201,7 +214,7 @@ class _Scan:
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
         why_incomplete = self._why_incomplete(len(times))
-        is_odd = skipped or why_incomplete or not identify
+        is_odd = skipped or why_incomplete or not identify or self._indexed  # its packets tell no GOPs
         return PacketIndex(
             container_format=self._format.name,
             stream_index=self._video.index,
@@ -316,7 +329,7 @@ class _Scan:
         missing_frames = self._video.frames - max(self._packets, numbers)
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
-        if lacking := missing_bytes(self._container):
+        if lacking := missing_bytes(self._container, self._name):
             return f"cut short: {lacking} of the bytes it announces are missing"
         return None
 
@@ -356,7 +369,8 @@ class _FirstFrameDecoder:
         is_recording = any(has_format_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
         self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
         self._packets_before_keyframe = self._packets_from_keyframe = 0
-        self._ended = self._damaged = False
+        self.has_ended = self._damaged = False
+        """`has_ended` is True if no packet is decoded any more."""
         self.first_frame: av.VideoFrame | None = None
         """The first frame; None if none can be decoded."""
         self.delay = 0
@@ -364,7 +378,7 @@ class _FirstFrameDecoder:
 
     def push(self, packet: av.Packet[VideoStream]) -> None:
         """Take the next packet of the stream."""
-        if self._ended:
+        if self.has_ended:
             return
         if packet.is_keyframe or self._packets_from_keyframe:
             self._packets_from_keyframe += 1
@@ -373,8 +387,8 @@ class _FirstFrameDecoder:
         if not self._waits_for_keyframe or self._packets_from_keyframe:
             self._decode(packet)
         if self._packets_before_keyframe > LEADING_PACKETS:
-            self._ended = self._damaged = True
-        self._ended = self._ended or self._packets_from_keyframe == FIRST_FRAME_PACKETS
+            self.has_ended = self._damaged = True
+        self.has_ended = self.has_ended or self._packets_from_keyframe == FIRST_FRAME_PACKETS
 
     def _decode(self, packet: av.Packet[VideoStream]) -> None:
         try:
@@ -382,7 +396,7 @@ class _FirstFrameDecoder:
         except av.FFmpegError:
             frames = None
         if frames:
-            self._ended = True
+            self.has_ended = True
             self.first_frame = frames[0]
         elif frames is None:
             self._damaged = bool(self._packets_from_keyframe)  # without a keyframe, nothing can be decoded
@@ -391,7 +405,7 @@ class _FirstFrameDecoder:
 
     def flush(self) -> None:
         """Take the first frame from a decoder that waited for more packets, at the end of a short file."""
-        if not (self._ended or self._damaged):
+        if not (self.has_ended or self._damaged):
             with suppress(av.FFmpegError):
                 self.first_frame = next(iter(self._codec.decode(None)), None)
 

@@ -13,7 +13,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe._files import OpenSource
+from reelscribe._files import OpenSource, SparseFile
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
 from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.container import open_for_ffmpeg
@@ -114,13 +114,15 @@ class OpenVideo:
         detection: Settings of the detection of shots; None if nobody asks for them.
         known_shots: The shots, if they have been found before.
         heartbeat: Called regularly while reading makes progress.
+        fetch: Waits until everything from one block to before another is there, if the file has only what was fetched;
+            None for all other files.
 
     Raises:
         MediaError: The file is missing, empty, or not a video.
         SourceChanged: It has another `file_stat`.
     """
 
-    file: OpenSource
+    file: OpenSource | SparseFile
     """The open file."""
     info: VideoInfo
     """Description of the video stream."""
@@ -142,13 +144,19 @@ class OpenVideo:
         detection: ShotDetection | None = None,
         known_shots: Sequence[Section] | None = None,
         heartbeat: Callable[[], None] = lambda: None,
+        fetch: Callable[[int, int], None] | None = None,
     ) -> None:
         self._deinterlace, self._heartbeat = deinterlace, heartbeat
         with ExitStack() as stack:
-            self.file = stack.enter_context(open_for_ffmpeg(path, stat))
-            self._packets = packets = index_packets(self.file.name, heartbeat)
+            name: str | SparseFile
+            if fetch:
+                name = self.file = stack.enter_context(SparseFile(path, fetch))
+            else:
+                self.file = stack.enter_context(open_for_ffmpeg(path, stat))
+                name = self.file.name
+            self._packets = packets = index_packets(name, heartbeat)
             self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
-            self._reader = FrameReader(self.file.name, packets, heartbeat)
+            self._reader = FrameReader(name, packets, heartbeat)
             self.shots, self.undecodable = known_shots, 0
             if detection and known_shots is None:
                 self.find_shots(detection)
@@ -236,6 +244,7 @@ class Video(OpenVideo):
     Args:
         task: The request.
         heartbeat: Called regularly while reading makes progress.
+        fetch: As for `OpenVideo`.
 
     Raises:
         MediaError: The file is missing, empty, or not a video.
@@ -248,7 +257,12 @@ class Video(OpenVideo):
     end_seconds: float
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
 
-    def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        task: VideoTask,
+        heartbeat: Callable[[], None] = lambda: None,
+        fetch: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__(
             task.path,
             stat=task.stat,
@@ -256,6 +270,7 @@ class Video(OpenVideo):
             detection=task.detection,
             known_shots=task.known_shots,
             heartbeat=heartbeat,
+            fetch=fetch,
         )
         self._resize = task.resize
         self.input_size = task.input_size.for_video(*self.info.shown_size)

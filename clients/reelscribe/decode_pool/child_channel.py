@@ -75,6 +75,12 @@ class ChildChannel:
         slot, self._slot = self._slot, None
         return slot
 
+    def fetch(self, first: int, stop: int) -> None:
+        """Wait until the parent has fetched everything from one block of a file to before another into its copy."""
+        self.queue(fetch=[first, stop])
+        while "fetched" not in (command := self._read_command()):
+            self._slot = command["slot"]
+
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> NDArray[Any]:
         """Return a part of a slot, from so many bytes after its beginning, as an array, without a copy."""
         return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes + offset)

@@ -24,6 +24,8 @@ Read the frames, the clips, the windows or the audio of a file::
                                                                   and for clips if their shots were looked for
     -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
     <- {"slot": number}                                           the next slot to fill, after each batch with a slot
+    -> {"fetch": [first, stop]}                                   the blocks that may be missing in a copy of the file
+    <- {"fetched": [first, stop]}                                 if all are there; otherwise the process is ended
     -> {"warning": text}                                          if thumbnails cannot be kept
     -> {"end": {"decoded": frames or seconds of audio}}           or an error
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from reelscribe.contract.shared_memory import SharedMemory
-from reelscribe.contract.source import AudioInfo, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, RangedCopy, Span, VideoInfo
 from reelscribe.errors import UsageError
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import SavedSource
@@ -112,6 +112,9 @@ BatchT = TypeVar("BatchT", bound=DecodedBatch)
 
 class ReadCommand(ABC, Generic[OpenedT, BatchT]):
     """A command to read a source, and the parser of its replies."""
+
+    ranges: RangedCopy | None = None
+    """The copy of the source, if it has only what was fetched; None for a whole copy, and for a file."""
 
     def for_portion(self, portion: Portion, opened: OpenedT | None) -> Self:  # noqa: ARG002 - few sources have several
         """Return the command to read a portion of the source, with what is known about it, if it has portions."""

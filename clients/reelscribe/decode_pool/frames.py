@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 
 from reelscribe.contract.frames import FrameArray, InputSize
-from reelscribe.contract.source import Section, Span, VideoInfo, before_entry_point
+from reelscribe.contract.source import RangedCopy, Section, Span, VideoInfo, before_entry_point
 from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from reelscribe.decode_pool.child_channel import ChildChannel, Feed, KeptFile, queue_opened, queue_warning
@@ -127,13 +127,16 @@ class ReadFrames(ReadCommand[OpenedVideo, DecodedFrameBatch]):
     """Which portion of the video the spans are."""
     thumbnails: ThumbnailTask | None = None
     """Which thumbnails to keep of the frames that are read; None for none."""
+    ranges: RangedCopy | None = None
+    """The copy of the video, if it has only what was fetched."""
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
         task, spans_json = self.task.to_json(), [vars(span) for span in spans]
         portions = {"portion": self.portion, "portion_seconds": PORTION_SECONDS}
         thumbnails = self.thumbnails and self.thumbnails.to_json()
-        return {"read_frames": {**vars(self), "task": task, "spans": spans_json, **portions, "thumbnails": thumbnails}}
+        fields = {**vars(self), "task": task, "spans": spans_json, **portions, "thumbnails": thumbnails}
+        return {"read_frames": {**fields, "ranges": self.ranges is not None}}
 
     def for_portion(self, portion: Portion, opened: OpenedVideo | None) -> Self:
         """Return the command to read a portion, with what is known about the video."""
@@ -172,6 +175,7 @@ def feed(
     portion: str,
     portion_seconds: float,
     thumbnails: Any = None,
+    ranges: bool = False,
 ) -> int:
     """Execute a `ReadFrames` command.
 
@@ -186,6 +190,7 @@ def feed(
             its end.
         portion_seconds: Shortest time to read a portion, in seconds, about.
         thumbnails: JSON of the ThumbnailTask; None if no thumbnails are wanted.
+        ranges: Whether the file has only what was fetched.
 
     Returns:
         Number of frames that were decoded, including frames that were not chosen.
@@ -197,7 +202,9 @@ def feed(
     key = {**task, "known_shots": None}  # the shots are those that the process which opened the video first has found
     video = kept.get(key)
     decoded_before = video.decoded if video else 0
-    video = video or kept.open(key, Video(VideoTask.from_json(task), channel.heartbeat))
+    video = video or kept.open(
+        key, Video(VideoTask.from_json(task), channel.heartbeat, channel.fetch if ranges else None)
+    )
     entry_points = video.entry_points(portion_seconds) if portion == "first" else ()
     queue_opened(
         channel,

@@ -195,6 +195,9 @@ class DecodeProcess:
                 if batch.slot is not None:
                     self._write(**await self._take_slot())  # so that it keeps decoding while the batch is in use
                 yield batch
+            elif "fetch" in reply and command.ranges:
+                await command.ranges.fetch(*reply["fetch"])
+                self._write(fetched=reply["fetch"])
             elif "warning" in reply:
                 self._warn(reply["warning"])
             else:

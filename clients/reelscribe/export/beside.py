@@ -121,7 +121,7 @@ def write_beside(
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
     with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
         for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
-            if source.missing or source.sha256 is None:
+            if source.missing or source.bytes is None:
                 continue
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):
                 done.unwritable += 1

@@ -252,7 +252,7 @@ class Meter:
             if len(self._failures) < FIRST_FAILURES:
                 self._failures.append((source.path, *error))
         if source.sha256:
-            content = int(source.sha256[:16], 16)
+            content = int(source.sha256[-16:], 16)
             self._copies += content in self._contents and not before
             self._contents.add(content)
         for forecast in self.forecasts:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from reelscribe.contract.fields import check_types
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError, SourceSummary
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Source, digest_in
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import (
     SavedAudioBatch,
@@ -281,7 +281,7 @@ def _finished_sources(rows: Iterable[Any], outcomes: Iterable[Any]) -> list[Fini
             path=path,
             name=os.fsdecode(name),
             bytes=size,
-            sha256=sha256,
+            sha256=digest_in(sha256),
             missing=bool(missing),
             error=source_error_from_json(error)
             or error_of({kind: each[1] for kind, each in kinds.get(path, {}).items()}),

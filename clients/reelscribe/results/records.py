@@ -271,7 +271,7 @@ class Record:
         transcript = self.transcript_result and _with_few_in_memory(self.transcript_result)
         video = self.video
         audio = transcript.audio if transcript else None
-        source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.sha256 or None}
+        source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.digest}
         place = {"version": self.version, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "source", source | place
         yield "extra", self.extra
@@ -425,7 +425,7 @@ class FinishedSource(NamedTuple):
     bytes: int | None
     """Size; None if the source could not be read."""
     sha256: str | None
-    """Digest of its content; None if it could never be read."""
+    """Digest of its content; None if it is not known."""
     missing: bool
     """True if it was gone from the disk when the last run ended."""
     error: SourceError | None

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance
-from reelscribe.contract.source import Section, Source
+from reelscribe.contract.source import INDEXED_SUFFIXES, Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
 from reelscribe.results.jobs import Job
@@ -29,7 +29,7 @@ from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.planned import for_source
 from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies, source_error
-from reelscribe.storage.address import file_of, is_member, is_stored
+from reelscribe.storage.address import file_of, is_member, is_stored, suffix
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
 
@@ -352,8 +352,10 @@ class Annotator:
                 source = await (self._fetch(path, stat, options, stack) if is_stored(path) else self._digest(path))
                 await stack.enter_async_context(self._store.hold(source.sha256))  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source, options)
-                await self._store.save_source(source, jobs)
-            return Annotated(replace(source, copy=""), jobs)
+                if source.ranges and source.ranges.failure:
+                    raise source.ranges.failure
+                await self._store.save_source(source.at_rest, jobs)
+            return Annotated(source.at_rest, jobs)
         except MediaError as error:
             self._first_track.raise_if_stopping()
             await self._store.save_unreadable(path, source_error(error))
@@ -385,10 +387,23 @@ class Annotator:
             source = Source(address, stored.size, sha256 or "", stored.stat)
             if sha256 and await self._is_done(source, options):
                 return source
-            copy = await stack.enter_async_context(self._spool.fetch(stored))
-        source = replace(source, sha256=copy.sha256, copy=copy.path)
+            if self._reads_little(stored):
+                source = replace(source, sha256=sha256 or stored.key)
+                ranges = await stack.enter_async_context(self._spool.open_ranges(stored))
+                read = replace(source, copy=ranges.path, ranges=ranges)
+            else:
+                copy = await stack.enter_async_context(self._spool.fetch(stored))
+                if source.digest or not source.sha256:  # results that are kept by a version stay with it
+                    source = replace(source, sha256=copy.sha256)
+                read = replace(source, copy=copy.path)
         self._store.save_digest(address, stored.stat, source)
-        return source
+        return read
+
+    def _reads_little(self, stored: StoredObject) -> bool:
+        """Return whether ranges of a source are fetched, and not all of it."""
+        readers = [track.options for track in self._tracks if track.pool.workers]
+        is_indexed = suffix(stored.address) in INDEXED_SUFFIXES
+        return bool(stored.version) and is_indexed and all(options.reads_little(stored.size) for options in readers)
 
     async def _assigned(self, source: Source, options: str) -> dict[Track, Assignment]:
         """Return what each track makes of a source with its own options."""
@@ -439,7 +454,7 @@ class Annotator:
         if changed:
             for _, job in todo:
                 await self._store.forget(job.id)
-            raise MediaError(str(changed))
+            raise (source.ranges and source.ranges.failure) or MediaError(str(changed))
         return jobs | {track.kind: job for (track, _), job in zip(todo, worked, strict=True)}
 
 

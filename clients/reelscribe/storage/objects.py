@@ -8,6 +8,7 @@ everything else is a MediaError, which says what to do.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import random
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import sleep
 from typing import IO, Any, NamedTuple, TypeVar
 
+from reelscribe.contract.source import VERSION_KEY
 from reelscribe.errors import MediaError, StoreUnavailable
 
 T = TypeVar("T")
@@ -63,6 +65,11 @@ class StoredObject(NamedTuple):
     def stat(self) -> str:
         """The version and the size as one text, which the ledger keeps in the place of a `file_stat`."""
         return f"{self.size} {self.version}".rstrip()
+
+    @property
+    def key(self) -> str:
+        """The `VERSION_KEY` of its content, of which not every byte has been read."""
+        return VERSION_KEY + hashlib.sha256(f"{self.address}\n{self.stat}".encode()).hexdigest()
 
     @classmethod
     def from_stat(cls, address: str, stat: str) -> StoredObject:

@@ -3,6 +3,8 @@
 A source is read once from its store, from its beginning to its end, and its digest is computed on the way. Decode
 processes read the copy, so everything that holds for files holds for it: it can be read by several at a time, searched
 and read again. The copy has no name in any folder. So it is gone with the process, however that ends.
+
+Where little of a source is needed, the copy is a sparse file, and what decode processes read of it is fetched for them.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
+from reelscribe._files import BLOCK_BYTES
 from reelscribe.errors import MediaError, OutputError, SourceChanged, StoreUnavailable
 from reelscribe.storage.objects import STALL_SECONDS, ObjectStore, StoredObject, retried
 from reelscribe.storage.stores import Stores
@@ -113,6 +116,25 @@ class Spool:
         return await self._in_thread(self._info, address)
 
     @asynccontextmanager
+    async def open_ranges(self, stored: StoredObject) -> AsyncIterator[SparseCopy]:
+        """Make room for a copy of a source, and keep until the block ends what is fetched of it.
+
+        Args:
+            stored: The source, with its size and version; it has a version.
+
+        Raises:
+            MediaError: It is larger than the spool.
+            OutputError: The disk cannot be written to.
+        """
+        async with self._file(stored.size) as file:
+            os.truncate(file.fileno(), stored.size)
+
+            async def copy(start: int, stop: int) -> None:
+                await self._in_thread(self._copy, stored, file, start, stop)
+
+            yield SparseCopy(_path(file), stored.size, copy)
+
+    @asynccontextmanager
     async def fetch(self, stored: StoredObject) -> AsyncIterator[Spooled]:
         """Copy a source as soon as there is room, and keep the copy until the block ends.
 
@@ -124,13 +146,19 @@ class Spool:
             MediaError: It cannot be read, or is larger than the spool.
             OutputError: The disk is full, or cannot be written to.
         """
-        await self._take(stored.size)
+        async with self._file(stored.size) as file:
+            sha256 = await self._in_thread(self._copy, stored, file, 0, None)
+            yield Spooled(_path(file), sha256)
+
+    @asynccontextmanager
+    async def _file(self, size: int) -> AsyncIterator[IO[bytes]]:
+        """Wait for room, and open a file for a copy of this size."""
+        await self._take(size)
         try:
             with self._create() as file:
-                sha256 = await self._in_thread(self._copy, stored, file)
-                yield Spooled(f"/proc/{os.getpid()}/fd/{file.fileno()}", sha256)
+                yield file
         finally:
-            self._give_back(stored.size)
+            self._give_back(size)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Work in a thread, until it is done or the spool stops; if this is cancelled, the work is, too."""
@@ -213,22 +241,66 @@ class Spool:
         store = self.stores.of(address)
         return self._retried(partial(store.info, address), cancelled)
 
-    def _copy(self, stored: StoredObject, file: IO[bytes], cancelled: threading.Event) -> str:
-        """Copy a source into a file, and return its digest."""
+    def _copy(
+        self, stored: StoredObject, file: IO[bytes], start: int, stop: int | None, cancelled: threading.Event
+    ) -> str:
+        """Copy a source from a byte on into a file, up to another one or to its end, and return the digest of that."""
 
         def is_cancelled() -> bool:
             return cancelled.is_set() or self._stopping.is_set()
 
-        copy = _Copy(self.stores.of(stored.address), stored, file, is_cancelled, self._stall_seconds)
+        copy = _Copy(self.stores.of(stored.address), stored, file, start, stop, is_cancelled, self._stall_seconds)
         for _ in range(MOST_BREAKS + 1):
             self._retried(copy.go_on, cancelled)
-            if copy.size == stored.size:
+            if copy.is_complete:
                 return copy.digest.hexdigest()
         raise MediaError(f"the connection broke {MOST_BREAKS} times; run the same command again")
 
     def _retried(self, work: Callable[[], T], cancelled: threading.Event) -> T:
         """Work, again and again while the store is not available and somebody waits for it."""
         return retried(work, give_up=lambda pause: self._stopping.wait(pause) or cancelled.is_set())
+
+
+class SparseCopy:
+    """A copy that has only those blocks of a source that were fetched; see `RangedCopy`."""
+
+    def __init__(self, path: str, size: int, copy: Callable[[int, int], Awaitable[None]]) -> None:
+        """Begin with nothing.
+
+        Args:
+            path: The path of the copy.
+            size: The size of the source, in bytes.
+            copy: Copies a range of the source. Raises MediaError if it cannot be read.
+        """
+        self.path = path
+        self.failure: MediaError | None = None
+        """Why the source cannot be read any further; None as long as it can."""
+        self._size, self._copy = size, copy
+        self._fetched: set[int] = set()
+        """Numbers of the blocks that the copy has."""
+        self._turn = asyncio.Lock()
+
+    async def fetch(self, first: int, stop: int) -> None:
+        """Fetch what is still missing from one block to before another.
+
+        Raises:
+            SourceChanged: The source has another size or version now.
+            MediaError: It cannot be read.
+            OutputError: The disk is full, or cannot be written to.
+        """
+        async with self._turn:
+            for number in range(first, stop):
+                if number not in self._fetched:
+                    try:
+                        await self._copy(number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, self._size))
+                    except MediaError as error:
+                        self.failure = error
+                        raise
+                    self._fetched.add(number)
+
+
+def _path(file: IO[bytes]) -> str:
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 class _Copy:
@@ -239,47 +311,55 @@ class _Copy:
         store: ObjectStore,
         stored: StoredObject,
         file: IO[bytes],
+        start: int,
+        stop: int | None,
         is_cancelled: Callable[[], bool],
         stall_seconds: float,
     ) -> None:
         self._store, self._stored, self._file = store, stored, file
+        self._start, self._stop, self._end = start, stop, stored.size if stop is None else stop
         self._is_cancelled, self._stall_seconds = is_cancelled, stall_seconds
-        self.size = 0
+        self._at = start
         self.digest = hashlib.sha256()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything is there."""
+        return self._at == self._end
 
     def go_on(self) -> None:
         """Read on, to the end of the source or until the connection breaks after something has come."""
-        if not self._stored.version and self.size:  # what comes now may be of another file
-            self.size, self.digest = 0, hashlib.sha256()
-        before = self.size
+        if not self._stored.version and self._at > self._start:  # what comes now may be of another file
+            self._at, self.digest = self._start, hashlib.sha256()
+        before = self._at
         try:
             self._read()
         except StoreUnavailable:
-            if self.size == before:
+            if self._at == before:
                 raise
 
     def _read(self) -> None:
-        began, at_begin = time.monotonic(), self.size
-        for block in self._store.read(self._stored, self.size) if self._stored.size else ():
+        began, at_begin = time.monotonic(), self._at
+        for block in self._store.read(self._stored, self._at, self._stop) if self._stored.size else ():
             if self._is_cancelled():
                 raise MediaError("the run was stopped")
-            if self.size + len(block) > self._stored.size:
+            if self._at + len(block) > self._end:
                 raise SourceChanged(f"the store sends more than the {self._stored.size:,} bytes that it has told")
             self._write(block)
             if (now := time.monotonic()) - began > self._stall_seconds:
-                if self.size - at_begin < SLOW_BYTES_PER_SECOND * (now - began):
+                if self._at - at_begin < SLOW_BYTES_PER_SECOND * (now - began):
                     raise StoreUnavailable("the store sends nearly nothing")
-                began, at_begin = now, self.size
-        if self.size < self._stored.size:
+                began, at_begin = now, self._at
+        if self._at < self._end:
             raise StoreUnavailable(f"the store sends fewer than the {self._stored.size:,} bytes that it has told")
 
     def _write(self, block: bytes) -> None:
         try:
-            os.pwrite(self._file.fileno(), block, self.size)
+            os.pwrite(self._file.fileno(), block, self._at)
         except OSError as error:
             raise OutputError(
                 f"a copy of a source cannot be written: {error.strerror}; free some of the disk, lower --spool-gb, or"
                 " choose another disk by --spool"
             ) from None
         self.digest.update(block)
-        self.size += len(block)
+        self._at += len(block)

@@ -27,6 +27,10 @@ from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
 
+BYTES_FOR_FRAME = 8 * 10**6
+"""A source in a store is fetched whole if it has fewer bytes than this for each chosen frame. For one, some seconds of
+video are fetched, from the keyframe before it, and each range takes the time of a way to the store."""
+
 
 class CaptionMedium(Medium):
     """Captions of the chosen frames of a video."""
@@ -77,7 +81,7 @@ class CaptionMedium(Medium):
             stat=stat,
         )
         most = self.options.batch_size(self.description)
-        return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails)
+        return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails, ranges=source.ranges)
 
     def operation(self) -> Operation[FrameArray, FrameCaption]:
         """Return the operation that captions frames."""
@@ -151,6 +155,11 @@ class CaptionOptions(Options):
     def needs_shots(self) -> bool:
         """True if frames are chosen of the shots that another track finds."""
         return self.model_shots and self.sampling.per_shot is not None
+
+    def reads_little(self, size: int) -> bool:
+        """Return whether so few frames are chosen that only what is around them is fetched."""
+        frames = self.sampling.frames
+        return frames is not None and size > frames * BYTES_FOR_FRAME
 
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""

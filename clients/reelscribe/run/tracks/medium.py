@@ -91,6 +91,14 @@ class Options(ABC):
         """
         return set()
 
+    def reads_little(self, size: int) -> bool:  # noqa: ARG002 - most media are read to their ends
+        """Return whether little of a source of this size is read, so that ranges of it are fetched, and not all of it.
+
+        Args:
+            size: Its size in bytes.
+        """
+        return False
+
     def check_needs(self, kinds: Collection[Kind]) -> None:
         """Raise UsageError if the run lacks a track without which this one has nothing to go on.
 

@@ -346,7 +346,9 @@ class Track:
             MediaError: The file cannot be read, or not to its end. What came before is saved.
         """
         source, path = assigned.source, assigned.source.path
-        thumbnails = self._thumbnails and ThumbnailTask(self._thumbnails[0], source.sha256, self._thumbnails[1])
+        thumbnails = None
+        if self._thumbnails and source.digest:  # those of what was not read whole would have no name
+            thumbnails = ThumbnailTask(self._thumbnails[0], source.digest, self._thumbnails[1])
         sender = SourceSender(self, assigned, job)
         decoding_failed: MediaError | None = None
 
