@@ -25,6 +25,8 @@ from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
 from reelscribe.storage import objects
 from reelscribe.storage.spool import SpoolOptions
+from reelscribe.thumbnails.store import ThumbnailStore
+from reelscribe.viewer.index.source_row import read_line
 from support.commands import reelscribe
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
@@ -230,6 +232,8 @@ async def test_for_few_frames_of_a_large_video_only_ranges_are_fetched(large, mo
         print(f"bytes fetched: {bucket.sent['large.mp4'] / local['source']['bytes']:.3f} of the source")
         assert bucket.sent["large.mp4"] < 0.25 * local["source"]["bytes"]
         assert first == local | {"source": local["source"] | {"sha256": None}}
+        row = read_line((tmp_path / "out" / "annotations.jsonl").read_bytes(), doc=0, file=0, start=0).row
+        assert ThumbnailStore(tmp_path / "out").times(row.content) != []
         bucket.requests.clear()
         assert await annotate("s3://bucket/", tmp_path / "out", options=few) == {"large.mp4": first}
         assert set(bucket.requests) == {"bucket"}  # its list alone

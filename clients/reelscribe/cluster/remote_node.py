@@ -27,7 +27,7 @@ from reelscribe.cluster.mail import Message
 from reelscribe.cluster.serving import Archive, Receiver
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.cluster.tokens import LentTokens
-from reelscribe.contract.source import digest_in
+from reelscribe.contract.source import content_name
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
 from reelscribe.run.node import Node, keep_thumbnails
@@ -138,9 +138,9 @@ class RemoteNode:
                     self._link.forget_lease(path)
         self._send(message)
 
-    def _send_thumbnails(self, sha256: str) -> None:
-        if self._thumbnails and (digest := digest_in(sha256)):
-            for piece in self._thumbnails.take(digest):
+    def _send_thumbnails(self, key: str) -> None:
+        if self._thumbnails:
+            for piece in self._thumbnails.take(content_name(key)):
                 self._send(piece)
 
     async def _run(self, spec: NodeSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +27,25 @@ DynamicRange = Literal["sdr", "pq", "hlg"]
 
 
 VERSION_KEY = "version:"
-"""Begins the key of a content of which nobody has read every byte. What follows is the SHA-256 of the source's address,
-size and version, so sources at other addresses have other keys, whatever they hold."""
+"""Begins the key of a content of which nobody has read every byte."""
+
+
+def version_key(address: str, size: int, version: str) -> str:
+    """Return the key of a content of which nobody has read every byte.
+
+    Sources at other addresses have other keys, whatever they hold.
+
+    Args:
+        address: The address of the source in a store.
+        size: Its size in bytes.
+        version: What the store tells of its version, such as an ETag.
+    """
+    return VERSION_KEY + hashlib.sha256(f"{address}\n{size} {version}".encode()).hexdigest()
+
+
+def content_name(key: str) -> str:
+    """Return the name of what is kept of a content, by the key of its results: 64 hexadecimal digits."""
+    return key.removeprefix(VERSION_KEY)
 
 
 def digest_in(key: str | None) -> str | None:

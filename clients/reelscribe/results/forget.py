@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from reelscribe._files import FolderLock
+from reelscribe.contract.source import content_name
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import write_results
 from reelscribe.results.ledger import Ledger
@@ -56,9 +57,9 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
 def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterable[KnownSource]) -> None:
     """Delete the thumbnails of forgotten sources, unless a copy of one is left."""
     store, kept = ThumbnailStore(out), {source.sha256 for source in left}
-    for sha256 in {source.sha256 for source in forgotten if source.sha256} - kept:
+    for key in {source.sha256 for source in forgotten if source.sha256} - kept:
         with suppress(UsageError):  # a ledger that somebody has edited may have something else than a digest
-            store.forget(sha256)
+            store.forget(content_name(key))
 
 
 def _gone(known: Iterable[KnownSource]) -> set[bytes]:

@@ -8,7 +8,6 @@ everything else is a MediaError, which says what to do.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import math
 import random
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import sleep
 from typing import IO, Any, NamedTuple, TypeVar
 
-from reelscribe.contract.source import VERSION_KEY
+from reelscribe.contract.source import version_key
 from reelscribe.errors import MediaError, StoreUnavailable
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class StoredObject(NamedTuple):
     @property
     def key(self) -> str:
         """The `VERSION_KEY` of its content, of which not every byte has been read."""
-        return VERSION_KEY + hashlib.sha256(f"{self.address}\n{self.stat}".encode()).hexdigest()
+        return version_key(self.address, self.size, self.version)
 
     @classmethod
     def from_stat(cls, address: str, stat: str) -> StoredObject:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from reelscribe.contract.outcomes import timed_html
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Source, content_name
 from reelscribe.errors import MediaError, printable
 from reelscribe.storage.address import is_stored
 from reelscribe.thumbnails.store import ThumbnailStore
@@ -91,8 +91,8 @@ def _pictures(
     """Return the thumbnails of a source, few of them, and why there are none."""
     if folder and source.sha256:
         store = ThumbnailStore(folder)
-        kept = _evenly(store.times(source.sha256))
-        found = [(time, webp) for time in kept if (webp := store.read(source.sha256, time))]
+        name = content_name(source.sha256)
+        found = [(time, webp) for time in _evenly(store.times(name)) if (webp := store.read(name, time))]
         if found:
             return found, None
     if is_stored(path):

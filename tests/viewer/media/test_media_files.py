@@ -102,7 +102,7 @@ async def test_a_preview_is_found_while_another_one_is_being_made(row, tmp_path,
     made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"))
     assert made.find(row) is None
     os.close(made.make(row, Event()).descriptor)
-    other, begun, ends = row._replace(sha256="0" * 64), Event(), Event()
+    other, begun, ends = row._replace(content="0" * 64), Event(), Event()
 
     def make_slowly(_, path, *, cancelled):
         begun.set()
@@ -136,11 +136,11 @@ async def test_the_previews_that_were_not_asked_for_the_longest_go_first(row, tm
         os.utime(path, (1e9 - age, 1e9 - age))
     os.close(made.make(row, Event()).descriptor)
     kept = set(os.listdir(tmp_path / "previews"))
-    assert kept == {"mine.webm", f"{b'n'.hex() * 32}.webm", f"{row.sha256}.webm"}
+    assert kept == {"mine.webm", f"{b'n'.hex() * 32}.webm", f"{row.content}.webm"}
 
 
 @pytest.mark.parametrize("digest", [None, "", "../../x", "A" * 64])
 async def test_a_record_without_a_digest_has_no_preview(row, tmp_path, digest):
     made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"))
     with pytest.raises(MediaRefused, match="no SHA-256"):
-        made.find(row._replace(sha256=digest))
+        made.find(row._replace(content=digest))

@@ -69,7 +69,7 @@ def test_where_there_is_no_room_the_oldest_thumbnails_go(tmp_path, monkeypatch, 
     rows = [row_of(video(tmp_path / f"{k}.mp4", "ab" + f"{k:062}")) for k in range(3)]
     for row in rows:
         assert thumbnails.webp(row, 1.0) == b"x" * 60
-        os.utime(tmp_path / "cache/thumbnails/ab" / row.sha256, (row.doc, len(decoded)))
+        os.utime(tmp_path / "cache/thumbnails/ab" / row.content, (row.doc, len(decoded)))
     assert [thumbnails.existing_webp(row, 1.0) is not None for row in rows] == [False, True, True]
 
 

@@ -27,7 +27,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance
-from reelscribe.contract.source import Header, Section, Source, VideoInfo
+from reelscribe.contract.source import Header, Section, Source, VideoInfo, content_name
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged
@@ -347,8 +347,8 @@ class Track:
         """
         source, path = assigned.source, assigned.source.path
         thumbnails = None
-        if self._thumbnails and source.digest:  # those of what was not read whole would have no name
-            thumbnails = ThumbnailTask(self._thumbnails[0], source.digest, self._thumbnails[1])
+        if self._thumbnails:
+            thumbnails = ThumbnailTask(self._thumbnails[0], content_name(source.sha256), self._thumbnails[1])
         sender = SourceSender(self, assigned, job)
         decoding_failed: MediaError | None = None
 

@@ -23,7 +23,7 @@ import msgspec
 
 from reelscribe.viewer.index.source_row import SourceRow
 
-VERSION = 2
+VERSION = 3
 """Version of an index with these tables, as SQLite's `user_version`."""
 
 ANNOTATIONS, JOURNAL = 0, 1
@@ -37,7 +37,7 @@ JOURNAL_NAME = "records.jsonl"
 
 _COLUMNS = """
     doc INTEGER PRIMARY KEY, id TEXT, file INTEGER, start INTEGER, size INTEGER, digest BLOB, fingerprint BLOB,
-    path TEXT, sha256 TEXT, bytes INTEGER, missing INTEGER, video INTEGER, seconds REAL, state TEXT, error_type TEXT,
+    path TEXT, content TEXT, bytes INTEGER, missing INTEGER, video INTEGER, seconds REAL, state TEXT, error_type TEXT,
     error TEXT, title TEXT, captions INTEGER, clips INTEGER, segments INTEGER, shots INTEGER, failures INTEGER,
     languages TEXT, flags TEXT, found_by TEXT
 """

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from reelscribe.contract.outcomes import SourceSummary
-from reelscribe.contract.source import shown_size
+from reelscribe.contract.source import content_name, shown_size, version_key
 
 
 class SavedWord(msgspec.Struct, gc=False):
@@ -137,7 +137,15 @@ class SourcePart(msgspec.Struct, gc=False):
     absolute_path: str
     bytes: int | None = None
     sha256: str | None = None
+    version: str | None = None
     missing: bool = False
+
+    @property
+    def content(self) -> str | None:
+        """The name of what is kept of its content; None if it was never read."""
+        if self.sha256 is None and self.version is not None and self.bytes is not None:
+            return content_name(version_key(self.absolute_path, self.bytes, self.version))
+        return self.sha256
 
 
 class Error(msgspec.Struct, gc=False):

@@ -93,7 +93,8 @@ class SourceRow(NamedTuple):
     fingerprint: bytes
     """A digest of the facts that the ledger knows of it without reading its results, from `fingerprint`."""
     path: str
-    sha256: str | None
+    content: str | None
+    """Names its thumbnails and its preview: its SHA-256, or if that is not known, digits of its address and version."""
     bytes: int | None
     missing: int
     video: int
@@ -242,7 +243,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
             record.summary_settings,
         ),
         path=source.absolute_path,
-        sha256=source.sha256,
+        content=source.content,
         bytes=_integer(source.bytes),
         missing=int(source.missing),
         video=int(record.media is not None),

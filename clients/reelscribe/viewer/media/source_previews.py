@@ -109,7 +109,7 @@ class SourcePreviews:
 
     def _path(self, row: SourceRow) -> Path:
         """Return where the preview of a source is. One that was changed has another digest, and another preview."""
-        name = f"{row.sha256}.webm"
+        name = f"{row.content}.webm"
         if not _NAME.fullmatch(name):
             raise MediaRefused(f"{row.path}: its record has no SHA-256, without which there is no preview")
         return self._folder / name

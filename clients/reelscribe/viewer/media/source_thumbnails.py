@@ -51,12 +51,12 @@ class SourceThumbnails:
             row: Its row in the index.
         """
         try:
-            sha256 = row.sha256 or ""
-            known = sha256 and (self._of_run.times(sha256) or self._made.times(sha256))
+            content = row.content or ""
+            known = content and (self._of_run.times(content) or self._made.times(content))
         except UsageError:  # a record may say anything
             return []
         is_there = not row.missing and not is_stored(row.path)  # of a source in a store, none are made here
-        can_be_made = row.video and row.seconds and sha256 and row.id not in self._without and is_there
+        can_be_made = row.video and row.seconds and content and row.id not in self._without and is_there
         return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
     def card_time(self, row: SourceRow) -> float | None:
@@ -74,7 +74,7 @@ class SourceThumbnails:
             row: Its row in the index.
             seconds: Presentation time, in seconds.
         """
-        if row.sha256 and self.times(row) and not self._made.times(row.sha256):
+        if row.content and self.times(row) and not self._made.times(row.content):
             self._make(row)
         return self.existing_webp(row, seconds)
 
@@ -86,50 +86,50 @@ class SourceThumbnails:
             seconds: Presentation time, in seconds.
         """
         time = nearest(self.times(row), seconds)
-        return None if time is None else self._read(row.sha256 or "", time)
+        return None if time is None else self._read(row.content or "", time)
 
     def close(self) -> None:
         """Give up what is being made."""
         self._ended.set()
 
-    def _read(self, sha256: str, seconds: float) -> bytes | None:
+    def _read(self, content: str, seconds: float) -> bytes | None:
         try:
-            return self._of_run.read(sha256, seconds) or self._made.read(sha256, seconds)
+            return self._of_run.read(content, seconds) or self._made.read(content, seconds)
         except UsageError:
             return None
 
     def _make(self, row: SourceRow) -> None:
         """Make all thumbnails of a source, unless another thread has just done so."""
-        assert row.sha256
+        assert row.content
         try:
             with self._lock:
-                busy = self._busy.setdefault(row.sha256, Lock())
+                busy = self._busy.setdefault(row.content, Lock())
             with busy, self._decoding:
-                if not self._made.times(row.sha256) and row.id not in self._without:
+                if not self._made.times(row.content) and row.id not in self._without:
                     self._decode(row)
         finally:
             with self._lock:
-                self._busy.pop(row.sha256, None)
+                self._busy.pop(row.content, None)
 
     def _decode(self, row: SourceRow) -> None:
-        assert row.sha256
+        assert row.content
         try:
             with self._files.checked_path(row) as path:
                 for seconds, webp in make_thumbnails(path, cancelled=self._ended):
-                    self._keep(row.sha256, seconds, webp)
+                    self._keep(row.content, seconds, webp)
         except (MediaRefused, OutputError, DecoderDied):
             return  # the file or room for thumbnails may be there again when somebody looks the next time
         except (MediaError, UsageError):
             pass
-        if not self._made.times(row.sha256):
+        if not self._made.times(row.content):
             self._without.add(row.id)
 
-    def _keep(self, sha256: str, seconds: float, webp: bytes) -> None:
+    def _keep(self, content: str, seconds: float, webp: bytes) -> None:
         try:
-            self._made.write(sha256, seconds, webp)
+            self._made.write(content, seconds, webp)
         except OutputError:
-            self._made.forget_oldest(sha256)
-            self._made.write(sha256, seconds, webp)
+            self._made.forget_oldest(content)
+            self._made.write(content, seconds, webp)
 
 
 def card_thumbnail_time(times: Sequence[float]) -> float | None:

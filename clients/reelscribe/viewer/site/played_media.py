@@ -68,10 +68,10 @@ class PlayedMedia:
     def _is_copied(self, name: str, row: SourceRow) -> bool:
         """Return whether an earlier export has copied the very bytes that the record is about."""
         path = self._folder.path / self._root / name
-        if path.is_symlink() or not path.is_file() or path.stat().st_size != row.bytes or not row.sha256:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != row.bytes or not row.content:
             return False
         with path.open("rb") as file:
-            same = hashlib.file_digest(file, "sha256").hexdigest() == row.sha256
+            same = hashlib.file_digest(file, "sha256").hexdigest() == row.content
         self.kept += same
         return same
 
@@ -83,7 +83,7 @@ class PlayedMedia:
                 while block := _read(source, row):
                     digest.update(block)
                     size += copy.write(block)
-                if digest.hexdigest() != row.sha256:
+                if digest.hexdigest() != row.content:
                     raise MediaRefused("The file was changed after the run, so it was not copied")
         self.copied += 1
         self.copied_bytes += size

@@ -58,25 +58,25 @@ class SiteThumbnails:
         return times
 
     def _thumbnails(self, row: SourceRow, *, video: bool) -> Iterator[tuple[float, bytes]]:
-        sha256 = row.sha256 or ""
+        content = row.content or ""
         try:
-            times = self._store.times(sha256)
+            times = self._store.times(content)
         except UsageError:  # a record may have no digest
             return
         for seconds in times:
-            if webp := self._store.read(sha256, seconds):
+            if webp := self._store.read(content, seconds):
                 yield seconds, webp
         if video and not times:
-            yield from self._made(row, sha256)
+            yield from self._made(row, content)
 
-    def _made(self, row: SourceRow, sha256: str) -> list[tuple[float, bytes]]:
+    def _made(self, row: SourceRow, content: str) -> list[tuple[float, bytes]]:
         """Make thumbnails of a source, and keep them in the folder of the run for the next time."""
         made = []
         with suppress(MediaError, MediaRefused), self._files.checked_path(row) as path:
             for seconds, webp in make_thumbnails(path):
                 made.append((seconds, webp))
                 with suppress(OutputError, UsageError):
-                    self._store.write(sha256, seconds, webp)
+                    self._store.write(content, seconds, webp)
         self.sources_made += bool(made)
         return made
 
