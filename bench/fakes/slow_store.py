@@ -2,9 +2,10 @@
 
     python bench/fakes/slow_store.py FOLDER LATENCY_MS MEGABYTES_PER_SECOND
 
-It prints its address. Every answer begins after the latency, and no connection is faster than the bandwidth. With a
-number in the place of FOLDER, it is an S3 server with a bucket of so many keys instead, all of which have the content
-of the file that follows the number after a comma, such as `1000000,one.mp4`.
+It prints its address. Every answer begins after the latency, and no connection is faster than the bandwidth. The answer
+to /sent is the number of bytes that it has sent so far. With a number in the place of FOLDER, it is an S3 server with a
+bucket of so many keys instead, all of which have the content of the file that follows the number after a comma, such as
+`1000000,one.mp4`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import re
 import sys
 import time
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +22,12 @@ from xml.sax.saxutils import escape
 
 BLOCK = 2**16
 PAGE = 1000
+
+
+@lru_cache(64)
+def _content(path: Path) -> tuple[bytes, str]:
+    content = path.read_bytes()
+    return content, hashlib.sha256(content).hexdigest()[:32]
 
 
 class SlowStore(BaseHTTPRequestHandler):
@@ -31,6 +39,8 @@ class SlowStore(BaseHTTPRequestHandler):
     """Number of keys of a bucket; 0 for a web server."""
     latency: float
     bandwidth: float
+    sent = 0
+    """Number of bytes of contents so far."""
 
     def do_HEAD(self) -> None:
         """Answer with headers alone."""
@@ -41,13 +51,16 @@ class SlowStore(BaseHTTPRequestHandler):
         self._answer(only_headers=False)
 
     def _answer(self, *, only_headers: bool) -> None:
-        time.sleep(self.latency)
         parts = urlsplit(self.path)
+        if parts.path == "/sent":
+            self._send(200, str(SlowStore.sent).encode(), {})
+            return
+        time.sleep(self.latency)
         if self.keys and "list-type" in parts.query:
             self._send(200, self._page(parse_qs(parts.query)), {"Content-Type": "application/xml"})
             return
-        content = (self.folder if self.keys else self.folder / parts.path.lstrip("/")).read_bytes()
-        version = {"ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "Accept-Ranges": "bytes"}
+        content, digest = _content(self.folder if self.keys else self.folder / parts.path.lstrip("/"))
+        version = {"ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None:
             self._send(200, content, version, only_headers=only_headers)
@@ -79,6 +92,7 @@ class SlowStore(BaseHTTPRequestHandler):
         began, sent = time.monotonic(), 0
         while sent < len(content) and not only_headers:
             self.wfile.write(content[sent : sent + BLOCK])
+            SlowStore.sent += len(content[sent : sent + BLOCK])
             sent += BLOCK
             time.sleep(max(0.0, began + sent / self.bandwidth - time.monotonic()))
 

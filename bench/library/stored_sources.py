@@ -1,12 +1,17 @@
 """How much slower is a library in a store, in shards, or of a million names, than a folder?
 
-    scripts/bench stored_sources [--tables places shards names] [--rounds 3] [--device-rate 400] [--videos 40]
-                                 [--frames 150] [--size 640 360] [--clips 1000] [--names 1000000] [--json FILE]
+    scripts/bench stored_sources [--tables places shards ranges names] [--rounds 3] [--device-rate 400] [--videos 40]
+                                 [--frames 150] [--size 640 360] [--clips 1000] [--megabytes 100]
+                                 [--names 1000000] [--json FILE]
 
 "places" captions `--videos` videos on an emulated device of `--device-rate` frames a second, from a folder, and from a
 web server with a latency of 50 ms and 20 MB/s a connection. "shards" captions `--clips` clips of 10 frames from a
 folder, and from one .tar with the same clips. Both have frames/s of whole runs, their starts and their ends included,
 and the ratio to the folder, round by round.
+
+"ranges" captions 8 frames of one long video of `--megabytes` with a keyframe every 10 seconds, from the same web
+server: by `--frames 8`, of which ranges are fetched, and by `--fps`, for which all of it is. It has the seconds of a
+whole run and the share of the video's bytes that was fetched.
 
 "names" finds the shots of `--names` sources that all have the content of one small video, from a list of paths and from
 a bucket whose server makes such pages of keys, and has the seconds from the start of the command until the first source
@@ -28,18 +33,24 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 from lib.command import add_json_option, command_parser, killed_at_end, run_command
 from lib.delivery import WholeRun
 from lib.report import Report, Spread, publish, take_turns
+from reelscribe.decode.sampling import Sampling
+from reelscribe.run.tracks.captions import CaptionOptions
 from servers.emulated import Emulated, serve_all_emulated
 from servers.torchserve import CONFIG, Serving
-from synthetic.video_files import write_library
+from synthetic.video_files import FRAMES_PER_SECOND, repeat_video, write_library
 
 STORE = Path(__file__).parents[1] / "fakes" / "slow_store.py"
 LATENCY_MS, MEGABYTES_PER_SECOND = 50, 20
 CLIP_FRAMES = 10
+CLIP_SECONDS = 10
+TABLES = ("places", "shards", "ranges", "names")
 WORKERS = 2
 MOST_LINKS = 50_000
 """Number of names of one file, of which file systems allow few more."""
@@ -64,6 +75,39 @@ def compare(report: Report, serving: Serving, places: dict[str, Sequence[str | P
     rates = {name: run.spread(lambda each: each.per_second) for name, run in runs.items()}
     for name in (first, *others):
         report.add(f"{name}, {files} files", rates[name], rates[name].over(rates[first]))
+
+
+def measure_ranges(report: Report, root: Path, serving: Serving, megabytes: int, rounds: int) -> None:
+    """Add a row for few frames of a long video in ranges, and one for as many of all of it."""
+    (clip,) = write_library(root / "clip", 640, 360, clips=1, frames=CLIP_SECONDS * FRAMES_PER_SECOND)
+    times = math.ceil(megabytes * 1e6 / clip.stat().st_size)
+    (folder := root / "long").mkdir()
+    repeat_video(clip, folder / "long.mp4", times)
+    size = (folder / "long.mp4").stat().st_size
+    samplings = {
+        "--frames 8": Sampling(frames=8),
+        "--fps, also 8 frames": Sampling(fps=8 / (times * CLIP_SECONDS)),
+    }
+    with slow_store(folder) as address:
+        runs = {
+            name: WholeRun([serving], [f"{address}/long.mp4"], CaptionOptions(sampling, frames_per_request=4))
+            for name, sampling in samplings.items()
+        }
+        seconds = take_turns(rounds, {name: partial(_seconds_of, run) for name, run in runs.items()})
+        for name, run in runs.items():
+            before = _sent(address)
+            run()
+            report.add(f"{name} of {size / 1e6:.0f} MB", seconds[name], (_sent(address) - before) / size)
+
+
+def _seconds_of(run: WholeRun) -> float:
+    run()
+    return run.runs[-1].seconds
+
+
+def _sent(address: str) -> int:
+    with urlopen(f"{address}/sent") as answer:  # noqa: S310 - it is our own server
+        return int(answer.read())
 
 
 def first_done(words: Sequence[str], out: Path, seconds: float, environment: dict[str, str]) -> tuple[float, float]:
@@ -122,18 +166,20 @@ def measure_names(report: Report, root: Path, arguments: argparse.Namespace) -> 
 def main() -> None:
     """Print the tables."""
     parser = command_parser(__doc__)
-    parser.add_argument("--tables", nargs="+", choices=("places", "shards", "names"), default=["places", "shards"])
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES[:-1])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device-rate", type=float, default=400, help="frames/s of the emulated device")
     parser.add_argument("--videos", type=int, default=40)
     parser.add_argument("--frames", type=int, default=150, help="frames of each video of places")
     parser.add_argument("--size", type=int, nargs=2, default=(640, 360), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--clips", type=int, default=1000)
+    parser.add_argument("--megabytes", type=int, default=100, help="size of the video of ranges")
     parser.add_argument("--names", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20, help="seconds of names after the first source is done")
     add_json_option(parser)
     arguments = parser.parse_args()
     runs = Report("The same videos in several places", ("place", "frames/s", "ratio to the folder"))
+    ranges = Report("Few frames of a long video", ("way", "seconds", "share of its bytes that was fetched"))
     names = Report("Many names", ("place", "seconds to the first source", "peak memory, MB"))
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -158,7 +204,9 @@ def main() -> None:
                         shard.add(path, path.name)
                 places = {"clips in a folder": clips, "clips in a .tar": [root / "clips.tar"]}
                 compare(runs, serving, places, len(clips), arguments.rounds)
-    publish([report for report in (runs, names) if report.rows], arguments.json)
+            if "ranges" in arguments.tables:
+                measure_ranges(ranges, root, serving, arguments.megabytes, arguments.rounds)
+    publish([report for report in (runs, ranges, names) if report.rows], arguments.json)
 
 
 if __name__ == "__main__":
