@@ -27,7 +27,7 @@ class GreyVideo:
     Every second frame is chosen.
     """
 
-    def __init__(self, task: VideoTask, heartbeat: object) -> None:
+    def __init__(self, task: VideoTask, heartbeat: object, fetch: object) -> None:
         self.levels = json.loads(task.path)
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.levels), 10.0, 0.0, 1.0, "grey", None)
         self.chosen = range(0, 2 * len(self.levels), 2)

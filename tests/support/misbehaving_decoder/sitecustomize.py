@@ -31,13 +31,13 @@ if "reelscribe.decode_pool.child_main" in sys.orig_argv:
     }
 
     class Misbehaving:
-        def __init__(self, task, heartbeat, fetch):
+        def __init__(self, task, heartbeat, *fetch):
             way, _, self.always = Path(task.path).stem.partition("-")
             self.way, self.mark = WAYS.get(way), Path(f"{task.path}.misbehaved")
             self.opening = True
             if way == "stuck":
                 hang()
-            super().__init__(task, heartbeat, fetch)
+            super().__init__(task, heartbeat, *fetch)
             self.opening = False
 
         def misbehave(self):
