@@ -285,12 +285,15 @@ class BucketCopy:
             sent = sent._replace(stat="sent", version=there.version)
             self._memory.remember({LEDGER: sent})
         if sent is None or there.version != sent.version:
-            raise OutputError(
-                f"{address}: expected the ledger that was last sent from {self._folder}, got another one, so another"
-                " machine or folder has gone on from it; to take over from there, run the command with an empty"
-                " --work-dir"
-            )
+            raise self._taken_over()
         return there
+
+    def _taken_over(self) -> OutputError:
+        return OutputError(
+            f"{self._address}{LEDGER}: expected the ledger that was last sent from {self._folder}, got another one, so"
+            " another machine or folder has gone on from it; to take over from there, run the command with an empty"
+            " --work-dir"
+        )
 
     def _send_ledger(self) -> None:
         copy = self._folder / f".{LEDGER}.copy"
@@ -421,6 +424,8 @@ class BucketCopy:
         """Turn errors of the store into an OutputError; one that may be gone later passes if it shall."""
         try:
             yield
+        except SourceChanged:  # while it was read, by who goes on
+            raise self._taken_over() from None
         except (MediaError, OSError) as error:
             if passes and isinstance(error, StoreUnavailable):
                 raise
