@@ -33,7 +33,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -93,16 +92,11 @@ def measure_ranges(report: Report, root: Path, serving: Serving, megabytes: int,
             name: WholeRun([serving], [f"{address}/long.mp4"], CaptionOptions(sampling, frames_per_request=4))
             for name, sampling in samplings.items()
         }
-        seconds = take_turns(rounds, {name: partial(_seconds_of, run) for name, run in runs.items()})
+        take_turns(rounds, runs)
         for name, run in runs.items():
-            before = _sent(address)
+            seconds, before = run.spread(lambda each: each.seconds), _sent(address)
             run()
-            report.add(f"{name} of {size / 1e6:.0f} MB", seconds[name], (_sent(address) - before) / size)
-
-
-def _seconds_of(run: WholeRun) -> float:
-    run()
-    return run.runs[-1].seconds
+            report.add(f"{name} of {size / 1e6:.0f} MB", seconds, (_sent(address) - before) / size)
 
 
 def _sent(address: str) -> int:

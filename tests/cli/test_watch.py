@@ -98,8 +98,11 @@ async def test_a_changed_row_of_a_list_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(watching_module, "LOOK_SECONDS", 0.01)
     table = tmp_path / "films.csv"
     (tmp_path / "a.mp4").touch()
-    table.write_text(f"path,language\n{tmp_path / 'a.mp4'},en\n")
+    table.write_text("path\n")
     watch = Watch([SourceList(str(table))], VIDEO_SUFFIXES, Selection())
-    await asyncio.wait_for(watch.wait(), PATIENCE)
-    table.write_text(f"path,language\n{tmp_path / 'a.mp4'},de\n")
-    await asyncio.wait_for(watch.wait(), PATIENCE)
+    noticed = []
+    for language in ("en", "de"):
+        table.write_text(f"path,language\n{tmp_path / 'a.mp4'},{language}\n")
+        await asyncio.wait_for(watch.wait(), PATIENCE)
+        noticed.append(language)
+    assert noticed == ["en", "de"]

@@ -372,9 +372,8 @@ def _boxes(file: _Readable) -> Iterator[tuple[bytes, int]]:
     at = 0
     for _ in range(MAX_BOXES):
         file.seek(at)
-        header = (
-            file.read(16) or b""
-        )  # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
+        # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
+        header = file.read(16) or b""
         size, kind = int.from_bytes(header[:4]), header[4:8]
         size = int.from_bytes(header[8:16]) if size == 1 else size
         if size < 8:  # the box reaches to the end of the file, or this is the end

@@ -110,7 +110,7 @@ class Run:
             thumbnails: Number of thumbnails of each video whose frames are captioned or clips described; 0 for none;
                 None for one of each shot or, if shots are not known, one in 5 seconds, at most 12.
             spool: The room on each machine for copies of sources in stores or on web servers; by default half of what
-                is free on the disk of `out`, and on other machines on that of temporary files.
+                is free on the disk of the folder, and on other machines on that of temporary files.
         """
         self._nodes: Nodes = LocalNodes(tracks) if isinstance(tracks, Sequence) else tracks
         self._folder = RunFolder(out, work_dir)

@@ -346,9 +346,8 @@ class Track:
             MediaError: The file cannot be read, or not to its end. What came before is saved.
         """
         source, path = assigned.source, assigned.source.path
-        thumbnails = None
-        if self._thumbnails:
-            thumbnails = ThumbnailTask(self._thumbnails[0], content_name(source.sha256), self._thumbnails[1])
+        content = content_name(source.sha256)
+        thumbnails = self._thumbnails and ThumbnailTask(self._thumbnails[0], content, self._thumbnails[1])
         sender = SourceSender(self, assigned, job)
         decoding_failed: MediaError | None = None
 
