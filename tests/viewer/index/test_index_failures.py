@@ -1,6 +1,7 @@
 """A problem of the index is told and tried again; the earlier index is shown meanwhile."""
 
 import os
+import shutil
 import sqlite3
 import sys
 from concurrent.futures import BrokenExecutor
@@ -78,6 +79,19 @@ def test_an_index_that_cannot_be_opened_again_either_is_no_end(tmp_path, monkeyp
             names(index)
         index.refresh()
         assert (index.notices, len(names(index))) == ((), 40)
+
+
+def test_what_takes_the_place_of_its_folder_is_no_end(tmp_path):
+    write_annotations(tmp_path, *MANY)
+    with open_index(tmp_path) as index:
+        shutil.move(tmp_path / ".browse", tmp_path / "moved")
+        (tmp_path / ".browse").write_text("content")
+        index.refresh()
+        assert any("Not a directory" in notice for notice in index.notices)
+        (tmp_path / ".browse").unlink()
+        (tmp_path / ".browse").mkdir()
+        index.refresh()
+        assert (index.notices, len(index.docs), count_hits(index, "common")) == ((), 40, 40)
 
 
 def test_a_process_that_dies_while_it_reads_is_one_line(tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ class IndexWriter:
         """True while the index has its name, by which readers open it."""
         try:
             return os.path.samestat(self._path.stat(), self._file)
-        except FileNotFoundError:
+        except OSError:  # also if something else has taken the place of its folder
             return False
 
     def close(self) -> None:
