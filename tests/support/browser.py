@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 AXE = Path(__file__).parents[1] / "data" / "axe" / "axe.min.js"
 """The checker of accessibility. Its package on npm is axe-core."""
@@ -40,6 +40,11 @@ def open_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def was_aborted(request: Request) -> bool:
+    """Return whether a request failed because its page was left, as that for the icon, which no page waits for."""
+    return request.failure == "net::ERR_ABORTED"
 
 
 def violations(page: Page) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.browser import find_chromium, violations
+from support.browser import find_chromium, violations, was_aborted
 from support.example_views import OLD, SPOKEN, TALK
 
 NAMES = ["library", "search", "run", f"source/{SPOKEN}", f"source/{OLD}", f"source/{TALK}"]
@@ -19,7 +19,7 @@ def open_page(browser, site):
         page = context.new_page()
         page.on("console", lambda message: logged.append(message.text))
         page.on("pageerror", lambda error: logged.append(str(error)))
-        page.on("requestfailed", lambda request: logged.append(request.url))
+        page.on("requestfailed", lambda request: was_aborted(request) or logged.append(request.url))
         page.goto((site / f"{name}.html").as_uri() + fragment)
         return page
 

@@ -9,7 +9,7 @@ import pytest
 from reelscribe.errors import UsageError
 from reelscribe.viewer.index.word_rules import parse_query, word_spans
 from reelscribe.viewer.pages.render import STATIC
-from support.browser import open_browser, violations
+from support.browser import open_browser, violations, was_aborted
 from support.exported_pages import exported_site, source_record
 from support.exporting import both, record, transcript_record
 
@@ -39,7 +39,7 @@ def page(browser, site):
     page, wrong = browser.new_page(), []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url}"))
+    page.on("requestfailed", lambda request: was_aborted(request) or wrong.append(f"failed: {request.url}"))
     page.on("request", lambda request: request.url.startswith(f"file://{site}/") or wrong.append(request.url))
     yield page
     page.close()
