@@ -28,6 +28,7 @@ REPLACED = {
     "openai/whisper-large-v3-turbo": "demo/models/speech",
     "Qwen/Qwen3-VL-2B-Instruct": "demo/models/clips",
     " --gpus 4": "",  # needs a GPU machine
+    " --gpus 1": "",
     "/videos": "demo/media",
     "vmargs=": "vmargs=-XX:TieredStopAtLevel=1 ",  # a server that lives for seconds; what Java compiles well costs more
 }

@@ -21,7 +21,7 @@ from huggingface_hub import HfApi, errors, snapshot_download
 from safetensors import SafetensorError, safe_open
 
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
-from reelscribe.archive.handler_files import pack_handler
+from reelscribe.archive.handler_files import default_handlers, pack_handler
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.errors import OutputError, UsageError
 
@@ -133,7 +133,7 @@ def build(
     stages: int = 1,
     engine: str | None = None,
     dtype: str | None = None,
-    handlers: Path = Path("handlers"),
+    handlers: Path | None = None,
 ) -> Path:
     """Build the archive of a model; an archive of that name and version is replaced.
 
@@ -151,7 +151,8 @@ def build(
             get successive GPUs of `gpus`.
         engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
         dtype: Name of a dtype, or "auto"; by default that in the YAML.
-        handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings.
+        handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings; by default `handlers` in the
+            current folder, or else in the package.
 
     Returns:
         The archive's path: `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`.
@@ -169,6 +170,7 @@ def build(
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
     if stages == 2 and kind not in _TWO_STAGE_ARCHITECTURES:
         raise UsageError(f"stages: expected 1 for a {kind} handler, whose models run on one GPU, got 2")
+    handlers = handlers or default_handlers()
     settings = _settings(handlers, kind, gpus, stages)
     engine = engine or settings["handler"].get("engine", TORCH)
     dtype = dtype or settings["handler"].get("dtype", "auto")

@@ -24,6 +24,16 @@ from reelscribe.errors import StartupError
 CONFIG_FILE = "model-config.yaml"
 """Name of the file with the settings in an archive."""
 
+_SUPPLIED = Path(__file__).with_name("handlers")
+"""The folder of the handlers in an installed package; in a clone, they are at its root."""
+
+
+def default_handlers() -> Path:
+    """Return the folder `handlers` in the current folder, or, if there is none, that of the package."""
+    own = Path("handlers")
+    supplied = _SUPPLIED if _SUPPLIED.is_dir() else Path(__file__).parents[3] / own
+    return own if own.is_dir() else supplied
+
 
 def imported_files(script: Path, handlers: Path) -> list[Path]:
     """Find the files that a handler imports, directly or indirectly, also within functions.

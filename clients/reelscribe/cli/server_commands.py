@@ -44,7 +44,8 @@ class GivenOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="TorchServe's settings file. By default that of the last start in the same folder.",
+            help="TorchServe's settings file. By default that of the last start in the same folder, or one in the"
+            " current folder, or that of the package.",
             show_default=str(CONFIG),
         ),
     ] = None

@@ -32,10 +32,7 @@ from reelscribe.server.guard_process import remove
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import best_explanation, last_lines
 from reelscribe.server.server_discovery import FoundServer, find_servers
-from reelscribe.server.start_options import StartOptions
-
-CONFIG = Path(__file__).with_name("config.properties")
-"""The settings of owned servers, which are also those of other servers: a link in a clone, a file where installed."""
+from reelscribe.server.start_options import SUPPLIED_CONFIG, StartOptions
 
 PORT_TRIES = 3
 """Largest number of starts with other ports, if other programs take one of them first."""
@@ -75,8 +72,8 @@ async def owned_server(
 
     Args:
         archives: The model archives to serve, with different file names.
-        settings: Settings that replace those of CONFIG. Addresses, ports and tokens cannot be chosen: the server
-            listens on free ports of 127.0.0.1, and requires tokens.
+        settings: Settings that replace those of SUPPLIED_CONFIG. Addresses, ports and tokens cannot be chosen: the
+            server listens on free ports of 127.0.0.1, and requires tokens.
         environment: Variables that the server gets besides those that `server_environment` chooses from this process's.
         load_seconds: Timeout, in seconds, for all models together to become ready.
 
@@ -92,7 +89,7 @@ async def owned_server(
     async with guarded(instance.directory) as guard:
         try:
             options = StartOptions(
-                CONFIG,
+                SUPPLIED_CONFIG,
                 _make_store(instance, archives),
                 load_seconds=load_seconds,
                 pass_environment=tuple(environment or ()),

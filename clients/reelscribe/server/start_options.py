@@ -27,7 +27,10 @@ MODEL_STORE = Path("model_store")
 """Default folder of model archives."""
 
 CONFIG = Path("config.properties")
-"""Default file of TorchServe's settings."""
+"""Default file of TorchServe's settings, if there is one."""
+
+SUPPLIED_CONFIG = Path(__file__).with_name("config.properties")
+"""The file of TorchServe's settings that comes with the package: a link in a clone, a file where installed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class StartOptions:
         UsageError: There is a certificate without a private key, or the other way round.
     """
 
-    config: Path = CONFIG
+    config: Path = field(default_factory=lambda: CONFIG if CONFIG.exists() else SUPPLIED_CONFIG)
     """File of TorchServe's settings."""
     model_store: Path = MODEL_STORE
     """Folder of model archives."""
