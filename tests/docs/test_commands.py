@@ -13,8 +13,6 @@ from support.stores import s3_server
 
 BEFORE = {
     ("docs/operations.md", "Start and stop"): "rm model_store/whisper.mar model_store/qwen3-vl.mar",
-    ("docs/operations.md", "From another machine"): "scripts/build speech --handler speech --weights "
-    "openai/whisper-large-v3-turbo; reelscribe server start; rm model_store/speech.mar",
 }
 """What a reader has done before a block, by document and heading, where the document says it in words. Some models are
 taken away, because each start loads all of them, and starts and stops show as much with one.

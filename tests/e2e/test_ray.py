@@ -132,7 +132,7 @@ def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_m
 
 
 def gone(cluster: RayCluster) -> None:
-    """Wait until nothing of a run is left on the nodes: 30 s at most, as docs/cluster.md says."""
+    """Wait until nothing of a run is left on the nodes, for 30 s at most."""
     deadline = time.monotonic() + 30
     while left := cluster.work():
         assert time.monotonic() < deadline, left

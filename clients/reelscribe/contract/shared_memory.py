@@ -23,7 +23,9 @@ all of this. A reader refuses the references of other machines, because an addre
 one that described itself. It copies what it reads, so that the memory may change at any time without harm. It reads
 nothing but anonymous files of this name, whatever a reference says: the kernel shows the name to processes of the same
 user alone, so whoever guesses a process and a descriptor reaches nothing without the secret, and no file of that name
-on a disk has such seals.
+on a disk has such seals. A server that is sent a reference can have any other worker of the same user look at the
+frames of the run while it lasts. But it was sent these frames anyway, and programs of the user can read each other's
+memory.
 """
 
 from __future__ import annotations
