@@ -21,7 +21,7 @@ READ_THREADS_VARIABLE = "REELSCRIBE_READ_THREADS"
 """The environment variable that overrides the setting `read_threads` of all models of a server."""
 
 MOST_READ_THREADS = 2
-"""The most threads that decode requests by default: with more, they wait for each other (docs/performance.md)."""
+"""The most threads that decode requests by default: with more, they wait for each other (bench/log.md)."""
 
 ARCHIVE_FOLDER = Path(__file__).parents[1]
 """The folder that holds the handler: the unpacked archive, or handlers/ where nothing is packed."""

@@ -1,6 +1,7 @@
 """What all commands share: how they are started, ended, and how they refuse mistakes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ for command in sys.argv[1:]:
 def commands() -> list[Path]:
     """The programs that `scripts/bench` runs, as it lists them."""
     done = subprocess.run([ROOT / "scripts" / "bench", "?"], capture_output=True, text=True)
-    return [ROOT / "bench" / f"{name}.py" for name in done.stderr.splitlines()[1:]]
+    return [ROOT / "bench" / f"{line.split()[0]}.py" for line in done.stderr.splitlines()[1:]]
 
 
 def python(*words: object) -> subprocess.CompletedProcess[str]:
@@ -65,6 +66,14 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, word
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_help_lists_every_command_with_its_question(run_bench):
+    done = run_bench("--help")
+    assert done.returncode == 0
+    listed = dict(re.findall(r"^(\w+/\w+) +(\S.*\?)$", done.stdout, re.M))
+    assert [ROOT / "bench" / f"{name}.py" for name in listed] == commands()
+    assert listed["library/start"] == "How long does a run take to its first request?"
 
 
 def test_every_command_starts():
