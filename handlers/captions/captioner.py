@@ -28,7 +28,8 @@ from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, T
 PROCESSOR_TOLERANCE = 0.03
 """Largest accepted mean difference between our pixel values of a noise frame and those of the model's processor.
 
-The values are normalised; this is about 2 of the 255 levels of a channel.
+The values are normalised; this is about 2 of the 255 levels of a channel. A model whose processor does something else
+is refused, because captions of wrong pixels look like captions.
 """
 
 

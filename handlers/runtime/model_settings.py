@@ -55,7 +55,8 @@ class ModelSettings:
     on a CPU, whose caches hold few; many on a GPU, which waits for the start of each kernel, however small it is. Two
     stages overlap only if a call has several batches."""
     cpu_threads: int = 1
-    """Threads that a worker computes with on the CPU. All workers and decode processes share the machine's cores."""
+    """Threads that a worker computes with on the CPU. All workers and decode processes share the machine's cores: with
+    a thread for each core, torch's default, a request of 32 frames took 1 s instead of 0.1 s on two busy cores."""
     read_threads: int | None = None
     """Threads that decode the files of a call and scale its frames, while the device computes what they have finished.
     With 0, the worker reads everything before it computes. None is the number of cores, but at most 2."""

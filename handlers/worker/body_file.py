@@ -2,7 +2,9 @@
 
 A few hostile megabytes can keep a library busy for minutes: a long fill that it skips byte by byte, a million empty
 chunks, a decoder that begins again and again. So reading a body may take so much processor time, and a library may not
-take a file apart into very many very small parts, whatever the format.
+take a file apart into very many very small parts, whatever the format. The processor time is that of the thread, which
+does not depend on how busy the machine is. A process that could be killed is no choice for stills: a still would take
+longer on its way there than to be decoded.
 """
 
 from __future__ import annotations

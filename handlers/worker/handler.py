@@ -244,8 +244,8 @@ def keep_freed_memory() -> None:
     """Keep memory that this process frees in its heap, so that the next call reuses it.
 
     By default, glibc returns large blocks to the kernel and later gets them back filled with zeros. For arrays of
-    pixels, that takes a third of the time that a small model needs on a CPU (bench/log.md). Does nothing where
-    the C library is not glibc.
+    pixels, that takes a third of the time that a small model needs on a CPU (bench/log.md). Variables of the
+    environment would do the same, but for Java, too. Does nothing where the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -45,6 +45,13 @@ def test_links_and_scripts_exist(name):
     assert [script for script in scripts if not os.access(ROOT / "scripts" / script, os.X_OK)] == []
 
 
+def test_the_index_of_decisions_has_a_line_for_each():
+    folder = ROOT / "docs/decisions"
+    lines = re.findall(r"^- \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.M)
+    titles = {path.name: path.read_text().partition("\n")[0] for path in folder.glob("*.md") if path.stem != "README"}
+    assert sorted((name, f"# {title}") for title, name in lines) == sorted(titles.items())
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != HISTORY])
 def test_files_that_are_named_exist(name):
     paths = re.findall(

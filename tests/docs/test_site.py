@@ -20,8 +20,8 @@ def site():
 
 
 def test_every_document_is_a_page(site):
-    names = {path.relative_to(ROOT) for path in DOCUMENTS if path.parent in (ROOT, ROOT / "docs")}
-    pages = {path.relative_to(site) for path in [*site.glob("*.html"), *site.glob("docs/*.html")]}
+    names = {path.relative_to(ROOT) for path in DOCUMENTS if path.parent == ROOT or path.is_relative_to(ROOT / "docs")}
+    pages = {path.relative_to(site) for path in [*site.glob("*.html"), *site.glob("docs/**/*.html")]}
     expected = {name.with_suffix(".html") if name.stem != "README" else name.with_name("index.html") for name in names}
     assert pages - {PAGES.joinpath("404.html").relative_to(site)} == expected
 

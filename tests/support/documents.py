@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    path for folder in (".", "bench", "docs", "model_store", "demo/models/*") for path in ROOT.glob(f"{folder}/*.md")
+    path for folder in (".", "bench", "docs/**", "model_store", "demo/models/*") for path in ROOT.glob(f"{folder}/*.md")
 )
 
 _HEADING_OR_BLOCK = re.compile(r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)

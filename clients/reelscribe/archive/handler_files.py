@@ -1,8 +1,8 @@
 """Packs a handler and the files that it imports into a model archive for TorchServe.
 
 TorchServe puts the unpacked archive first on sys.path, and imports the handler by its file name. Therefore an archive
-holds the handler at its top, and the packages that it imports below, as they are in handlers/. Which files these are
-follows from the imports in their code.
+holds the handler at its top, and the packages that it imports below, as they are in handlers/. Their names must shadow
+no installed module. Which files these are follows from the imports in their code.
 """
 
 from __future__ import annotations

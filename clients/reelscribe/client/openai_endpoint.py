@@ -1,4 +1,6 @@
-"""One model on a server with OpenAI's API, such as vLLM or SGLang. Each request asks about one frame, clip or chunk.
+"""One model on a server with OpenAI's API, such as vLLM or SGLang.
+
+Each request asks about one frame, clip or chunk, because the server makes batches of requests by itself.
 
 Such servers do not describe their models as our handlers do, so the description is made here: of what they list, of
 what the family of the model takes, and of the settings of the run.

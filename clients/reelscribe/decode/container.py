@@ -135,7 +135,8 @@ def open_without_probing(name: str | SparseFile, **options: str) -> InputContain
 
     When FFmpeg opens a file, it decodes the beginning of each video stream, which takes as long as all else for a short
     clip. Decoders find out by themselves what it learns from that, except for the order in which they return frames.
-    The header of an MP4 or QuickTime file tells it, unless the file is fragmented.
+    The header of an MP4 or QuickTime file tells it, unless the file is fragmented. This is not for reading audio alone:
+    FFmpeg would then read on, up to 5 MB, for the pixel format of a video that nobody wants.
 
     Args:
         name: The name of a file that `open_for_ffmpeg` yields, or a copy that has only what was fetched.

@@ -1,7 +1,7 @@
 """Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
 
 `FrameScaler` is the entry; tone mapping and deinterlacing follow below it. There are two methods of scaling, named by
-`Resize`; docs/decisions.md compares their costs:
+`Resize`; docs/decisions/fast-scaling-by-default.md compares their costs:
 
 - "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
   reference for the other method.
@@ -203,7 +203,8 @@ def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> F
         zscale=transfer=linear:npl=203,format=gbrpf32le,zscale=primaries=bt709,tonemap=mobius:desat=0,zscale=transfer=bt709
 
     203 cd/m2 is where productions put white, so what is darker stays as it is on a usual screen. What is brighter is
-    compressed up to ten times as much light, whatever peak the file states.
+    compressed up to ten times as much light, whatever peak the file states. The colour management of FFmpeg's scaler
+    gives other colours, a table of colours for Pillow takes 8 bits, and `hable` in place of `mobius` makes white grey.
 
     Args:
         frame: A frame in HDR_FORMAT.

@@ -91,8 +91,9 @@ class FrameReader:
     def read(self, wanted: Sequence[int], *, drop_disposable: bool) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode the wanted frames.
 
-        FFmpeg shows something in place of damage that depends on what it has decoded before. So a GOP with damage is
-        decoded by a decoder that begins with it and drops nothing. Then its frames depend on the GOP alone.
+        FFmpeg shows something in place of damage that depends on what it has decoded before, also before the GOP, and
+        what is left of a damaged macroblock shows in the next intact pictures. So a GOP with damage is decoded by a
+        decoder that begins with it and drops nothing. Then its frames depend on the GOP alone.
 
         Args:
             wanted: Indices of frames, ascending.

@@ -15,7 +15,8 @@ a camera or codec, and still changes with everything that moves or appears."""
 REUSE_LEVELS = 6
 """Largest difference, in levels of 255, in any colour channel of any block between nearly equal frames. It is the
 difference that an edge of full contrast makes when it moves by a third of a pixel, or a twentieth of a block when it
-turns from black to grey. docs/decisions.md says how many captions this saves and how captions change."""
+turns from black to grey. docs/decisions/two-limits-for-reuse.md says how many captions this saves and how captions
+change."""
 
 AREA_BLOCKS = 3
 """Side of the areas whose average colours tell whether the whole frame changes slowly, in blocks. Noise that is left in

@@ -3,6 +3,11 @@
 Frames are reduced to a small size. The difference of two frames is measured after one has been moved onto the other, so
 that neither pans nor shake count. A cut is where a frame differs from the one before it, and no frame shortly before
 resembles one shortly after: a flash or a strobe is no cut, as the shot goes on after it.
+
+`scripts/bench defaults/cuts` shows what each rule is for. Without the last one, 26 cuts of its held-out set are false;
+without CUT_TO_MOTION, 6, where large things move fast. Without MIN_CONTRAST_RATIO, a strobe hides a cut. Without
+_WINDOW, a cut between photos is false; if frames could move farther than a third, one between photos would be lost.
+Without the rules for black, about half of the fades have a false cut, and a third have none.
 """
 
 from __future__ import annotations

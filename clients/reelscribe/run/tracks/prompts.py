@@ -14,7 +14,8 @@ from reelscribe.contract.source import Section
 from reelscribe.errors import AnswerRefused, UsageError
 
 FIELDS = ("start", "end", "name", "transcript", "schema")
-"""The fields that a prompt may have, in braces; other braces stay as they are."""
+"""The fields that a prompt may have, in braces. Other braces stay as they are, because prompts that ask for JSON show
+examples of it, at which `str.format` would fail."""
 
 _FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
 _FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
