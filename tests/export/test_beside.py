@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.export.beside import NAME, write_beside
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import export
 from support.exporting import annotations, both, record, transcript_record
 
@@ -81,7 +82,7 @@ def test_a_file_that_is_unchanged_is_not_written_again(films):
 )
 def test_the_name_has_the_language_of_what_is_said_if_that_is_shown(films, language, cues, name):
     said = speech(films / "film.mp4", language=language)
-    beside(films, [both(record(str(films / "film.mp4"), "a dog"), said)], ["srt"], cues=cues)
+    beside(films, [both(record(str(films / "film.mp4"), "a dog"), said)], ["srt"], cues=CueRules(made_from=cues))
     assert names(films) == {name}
 
 
@@ -238,8 +239,8 @@ def test_a_run_writes_when_it_ends(films, media):
     ("words", "reason"),
     [
         ([], "expected --format or --beside, got neither"),
-        (["--beside", "srt,csv"], "expected formats out of srt, vtt, json, with commas, got 'csv'"),
-        (["--beside", ""], "expected formats out of srt, vtt, json, with commas, got ''"),
+        (["--beside", "srt,csv"], "expected formats out of srt, vtt, ass, json, with commas, got 'csv'"),
+        (["--beside", ""], "expected formats out of srt, vtt, ass, json, with commas, got ''"),
         (["--format", "csv", "--overwrite"], "--overwrite: expected --beside with it"),
     ],
 )

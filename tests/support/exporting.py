@@ -10,6 +10,7 @@ import srt
 import webvtt
 from hypothesis import strategies as st
 
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import export
 from reelscribe.storage.address import absolute_name
 
@@ -133,10 +134,10 @@ def both(captions, transcript):
     return captions | {name: transcript[name] for name in ("audio", "segments", "speech_settings")}
 
 
-def exported(folder, records, *formats, cues="both"):
+def exported(folder, records, *formats, cues="both", **rules):
     """Export records; returns the folder of the export, after a check that nothing else was written."""
     before = set(folder.rglob("*"))
-    written = export(annotations(folder, records), folder / "out", formats, cues)
+    written = export(annotations(folder, records), folder / "out", formats, CueRules(made_from=cues, **rules))
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl", folder / "run.json"})
     return folder / "out"
