@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment, Utterance
@@ -165,7 +165,7 @@ def _without_overlaps(phrases: Sequence[Phrase], rules: CueRules) -> Iterator[Ph
     """
     least_ms, most_ms = (round(seconds * 1000) for seconds in (rules.min_cue_seconds, rules.max_cue_seconds))
     free = 0
-    for phrase, after in zip(phrases, [*phrases[1:], None], strict=True):
+    for phrase, after in zip_longest(phrases, phrases[1:]):
         start = max(phrase.start, free)
         least = max(1, min(phrase.end - phrase.start, least_ms))
         needed = max(width(phrase.pieces) / rules.max_chars_per_second * 1000, least_ms)

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, zip_longest
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -32,17 +32,17 @@ _WRITTEN_WITHOUT_SPACES = ("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "J
 """How the names of characters begin whose words only a dictionary can tell apart."""
 
 # What cuts and groups cost. Only the proportions matter.
-_PLAIN_CUT = 10.0  # between two words of a clause that follow one another at once; less after a pause
-_CLAUSE_CUT = 4.0
-_ORPHAN = 40.0  # a word alone that is no sentence
+_PLAIN_CUT = 20.0  # between two words of a clause that follow one another at once; less after a pause
+_CLAUSE_CUT = 8.0
+_ORPHAN = 60.0  # a word alone that is no sentence
 _LINE = 1000.0  # more than anything else, so that there are no more lines than needed
-_UNEVEN_LINES = 30.0
+_UNEVEN_LINES = 60.0
 _CUE = 25.0
 _FULL_CUE = 25.0  # so that cues of a sentence are equally full
 _SHORT_CUE = 100.0
 _FAST_CUE = 20.0
 _JOINED = 40.0  # two segments of which each can be read: more than a cue less saves
-_PAUSE_SECOND = 20.0  # within a cue, which shows words long before they are spoken
+_PAUSE_SECOND = 30.0  # within a cue, which shows words long before they are spoken
 
 
 class Piece(NamedTuple):
@@ -75,7 +75,7 @@ class Phrase(NamedTuple):
 
     @property
     def last_start(self) -> int:
-        """Return the time at which its last piece starts, or the phrase itself if that is not known; in milliseconds."""
+        """Return when its last piece starts, or if that is not known the phrase itself, in milliseconds."""
         last = self.pieces[-1].start
         return self.start if last is None else last
 
@@ -219,7 +219,7 @@ def _cut_cost(before: Piece, after: Piece) -> float:
     if _SENTENCE_END.search(before.text) and not _ABBREVIATION.match(before.text):
         return 0.0
     pause = max(0, after.start - before.end) if after.start is not None and before.end is not None else 0
-    cost = _PLAIN_CUT - 8 * pause / (pause + 500)
+    cost = _PLAIN_CUT * (1 - 0.8 * pause / (pause + 500))
     return min(cost, _CLAUSE_CUT) if _CLAUSE_END.search(before.text) else cost
 
 
@@ -270,7 +270,7 @@ def _kept_apart(phrases: Sequence[Phrase], least_ms: float) -> dict[int, float]:
 def _spaced(phrases: Sequence[Phrase]) -> list[Sequence[Piece]]:
     """Return the pieces of phrases, with a space after each phrase whose script has spaces."""
     spaced: list[Sequence[Piece]] = []
-    for phrase, after in zip(phrases, [*phrases[1:], None], strict=True):
+    for phrase, after in zip_longest(phrases, phrases[1:]):
         *others, last = phrase.pieces
         edge = last.text[-1] + after.pieces[0].text[0] if after else ""
         spaced.append([*others, last._replace(space="" if any(map(_has_no_spaces, edge)) else " ")])

@@ -31,7 +31,7 @@ _WORD_JOINER = "\u2060"  # an invisible character
 _BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
 _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
-_NOT_YET_SPOKEN = "STYLE\n::cue(:future) {\n  color: silver;\n}\n\n"
+_NOT_YET_SPOKEN = "STYLE\n::cue(:future) {\n  color: #a0a0a0;\n}\n\n"
 
 
 def subtitle_content(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> bytes:
