@@ -218,6 +218,18 @@ def test_the_command_says_what_it_did_and_that_something_failed(films):
     )
 
 
+def test_the_options_for_subtitles_hold_for_both_places(films):
+    said_in_film = speech(films / "film.mp4", "go left and right")
+    annotations(films.parent, [said_in_film])
+    words = ["export", str(films.parent), "--format", "ass", "--beside", "ass", "--max-line-chars", "10"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert (films / "film.en.ass").read_text().splitlines()[-1].endswith(r",go left\Nand right")
+    assert (films / "film.en.ass").read_bytes() == (films.parent / "ass/film.mp4.ass").read_bytes()
+    refused = CliRunner().invoke(app, [*words, "--min-cue-seconds", "9"])
+    assert (refused.exit_code, "--min-cue-seconds: expected 0 to 7" in refused.stderr) == (2, True)
+
+
 def test_a_run_writes_when_it_ends(films, media):
     shutil.copy(media.parent / "clips/events.mp4", films / "film.mp4")
     command = ["shots", str(films / "film.mp4"), "-o", str(films.parent / "out"), "--beside", "json"]

@@ -200,7 +200,11 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'"),
+        (
+            "a.jsonl",
+            "xml",
+            "expected formats out of vtt, srt, ass, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'",
+        ),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:

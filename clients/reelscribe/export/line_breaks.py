@@ -31,6 +31,9 @@ _BELONGS_TO_THE_NEXT = frozenset("\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0e
 _WRITTEN_WITHOUT_SPACES = ("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "JAVANESE ", "BALINESE ")
 """How the names of characters begin whose words only a dictionary can tell apart."""
 
+_FIRST_WITHOUT_SPACES = "\u0e00"
+"""No earlier character is full-width, or of a script without spaces."""
+
 # What cuts and groups cost. Only the proportions matter.
 _PLAIN_CUT = 20.0  # between two words of a clause that follow one another at once; less after a pause
 _CLAUSE_CUT = 8.0
@@ -124,12 +127,13 @@ def lines_of(pieces: Sequence[Piece], max_chars: int) -> list[Sequence[Piece]]:
         max_chars: Most characters of a line; only a piece that is alone on its line may be longer.
     """
     ends = _ends(pieces)
+    if ends[-1] <= max_chars:
+        return [pieces]
     cuts = _cut_costs(pieces)
-    count = 0
-    stop = 0
+    count = stop = 0
     while stop < len(pieces):
         stop, count = _full_line(pieces, ends, stop, max_chars), count + 1
-    even = max(1, ends[-1]) / count
+    even = ends[-1] / count
 
     def cost(start: int, stop: int) -> float:
         chars = _line_width(pieces, ends, start, stop)
@@ -151,7 +155,7 @@ def cut_phrases(phrases: Sequence[Phrase], rules: CueRules) -> list[Phrase]:
         rules: How much can be read at once.
 
     Returns:
-        Phrases of the same pieces, in order. Only a piece that is alone exceeds `max_lines` or `max_cue_seconds`.
+        Phrases of the same pieces, in order. Only a piece that is alone exceeds the limits.
     """
     pieces = list(chain.from_iterable(_spaced(phrases)))
     starts, stops = [piece.start or 0 for piece in pieces], [piece.end or 0 for piece in pieces]
@@ -304,6 +308,8 @@ def _may_break(text: str, at: int, *, spoken: bool) -> bool:
     before, after = text[at - 1], text[at]
     if before == " " or after == " ":
         return before == " "
+    if max(before, after) < _FIRST_WITHOUT_SPACES:
+        return False
     if unicodedata.category(after) in _NO_START or after in _BELONGS_TO_THE_ONE_BEFORE or _is_small_kana(after):
         return False
     if unicodedata.category(before) in _NO_END or before in _BELONGS_TO_THE_NEXT:
