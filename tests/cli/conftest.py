@@ -16,7 +16,7 @@ from reelscribe.run.tracks.transcripts import SpeechOptions
 
 @pytest.fixture
 def started(monkeypatch) -> dict[str, Any]:
-    """The arguments of the last run: `run`, `cues`, and the specification of each track by its kind of options."""
+    """The arguments of the last run, and the specification of each track by its kind of options."""
     last = {}
 
     def opened(track: TrackSpec) -> Iterator[TrackSpec]:
@@ -25,9 +25,10 @@ def started(monkeypatch) -> dict[str, Any]:
         else:
             yield track
 
-    def run_command(run, cluster, cues, tracks, thumbnails=0):
+    def run_command(run, cluster, subtitles, cues, tracks, thumbnails=0):
         last.update(
             run=run,
+            subtitles=subtitles,
             cues=cues,
             thumbnails=thumbnails,
             **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)},

@@ -54,7 +54,7 @@ def test_options_are_in_groups():
     lines = help_of("annotate").splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        *("Arguments:", "Output:", "Which sources:", "Which frames:", "Clips:", "Shots:", "Speech:"),
+        *("Arguments:", "Output:", "Subtitles:", "Which sources:", "Which frames:", "Clips:", "Shots:", "Speech:"),
         *("Summaries:", "Server:", "Servers with OpenAI's API:", "Many machines:", "Speed:", "Options:"),
     ]
 

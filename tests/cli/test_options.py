@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.run import RunOptions
+from reelscribe.cli.options.subtitles import SubtitleOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.decode.shots import ShotDetection
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
@@ -23,6 +25,7 @@ RUN = RunOptions(sources=["a.mp4"], out="out")
 def test_defaults_of_the_commands_are_those_of_the_library():
     assert FrameOptions().caption_options(RUN, VideoOptions()) == CaptionOptions()
     assert AudioOptions().speech_options(RUN) == SpeechOptions()
+    assert SubtitleOptions().rules() == CueRules()
 
 
 def test_options_of_the_command_line_and_the_environment_reach_the_run(started, monkeypatch):
@@ -41,6 +44,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
         "blip2",
         "--speech-model",
         "whisper",
+        *("--max-lines", "3", "--karaoke", "--word-times"),
     ]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -48,6 +52,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     captions, speech = captioner.options, speech_model.options
     assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], "x", ["vtt", "csv"])
     assert started["cues"] == "captions"
+    assert (started["subtitles"].max_lines, started["subtitles"].karaoke) == (3, True)
     assert captioner.servers == speech_model.servers
     assert (captioner.name, speech_model.name) == ("blip2", "whisper")
     assert (captions.sampling.fps, captions.decode_workers) == (0.5, 3)

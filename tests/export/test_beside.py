@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.export.beside import NAME, write_beside
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import export
 from support.exporting import annotations, both, record, transcript_record
 
@@ -81,7 +82,7 @@ def test_a_file_that_is_unchanged_is_not_written_again(films):
 )
 def test_the_name_has_the_language_of_what_is_said_if_that_is_shown(films, language, cues, name):
     said = speech(films / "film.mp4", language=language)
-    beside(films, [both(record(str(films / "film.mp4"), "a dog"), said)], ["srt"], cues=cues)
+    beside(films, [both(record(str(films / "film.mp4"), "a dog"), said)], ["srt"], cues=CueRules(made_from=cues))
     assert names(films) == {name}
 
 
@@ -217,6 +218,18 @@ def test_the_command_says_what_it_did_and_that_something_failed(films):
     )
 
 
+def test_the_options_for_subtitles_hold_for_both_places(films):
+    said_in_film = speech(films / "film.mp4", "go left and right")
+    annotations(films.parent, [said_in_film])
+    words = ["export", str(films.parent), "--format", "ass", "--beside", "ass", "--max-line-chars", "10"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert (films / "film.en.ass").read_text().splitlines()[-1].endswith(r",go left\Nand right")
+    assert (films / "film.en.ass").read_bytes() == (films.parent / "ass/film.mp4.ass").read_bytes()
+    refused = CliRunner().invoke(app, [*words, "--min-cue-seconds", "9"])
+    assert (refused.exit_code, "--min-cue-seconds: expected 0 to 7" in refused.stderr) == (2, True)
+
+
 def test_a_run_writes_when_it_ends(films, media):
     shutil.copy(media.parent / "clips/events.mp4", films / "film.mp4")
     command = ["shots", str(films / "film.mp4"), "-o", str(films.parent / "out"), "--beside", "json"]
@@ -238,8 +251,8 @@ def test_a_run_writes_when_it_ends(films, media):
     ("words", "reason"),
     [
         ([], "expected --format or --beside, got neither"),
-        (["--beside", "srt,csv"], "expected formats out of srt, vtt, json, with commas, got 'csv'"),
-        (["--beside", ""], "expected formats out of srt, vtt, json, with commas, got ''"),
+        (["--beside", "srt,csv"], "expected formats out of srt, vtt, ass, json, with commas, got 'csv'"),
+        (["--beside", ""], "expected formats out of srt, vtt, ass, json, with commas, got ''"),
         (["--format", "csv", "--overwrite"], "--overwrite: expected --beside with it"),
     ],
 )

@@ -1,14 +1,12 @@
 """The cues of subtitles: which text is shown when."""
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import shutil
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.exporting import (
     audio,
+    both,
     cues,
     evenly_spoken,
     exported,
@@ -84,43 +82,25 @@ def test_by_default_cues_are_what_is_said_or_the_captions_where_nobody_speaks(tm
     assert cues(out / "srt/silent.mp4.srt") == [(0, 2, ["a", "dog"])]
 
 
-def test_long_speech_is_cut_between_words_after_7_seconds_at_most(tmp_path):
-    text = "Three red circles, go left. " + "Then a green star " * 6 + "stops, at the end."
-    spoken = utterance(-1, 20, text, evenly_spoken(text.split()))
-    found = cues(exported(tmp_path, [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
-    assert [(start, end) for start, end, _ in found] == [(0, 7), (7, 14), (14, 16.5)]
-    assert [" ".join(words) for _, _, words in found] == [
-        "Three red circles, go left. Then a green star Then a green star Then",
-        "a green star Then a green star Then a green star Then a green",
-        "star stops, at the end.",
-    ]
+def test_without_times_of_its_words_speech_stays_whole_in_time_and_its_lines_are_broken(tmp_path):
+    for words in (None, [], evenly_spoken(["not", "there"]), evenly_spoken(["go", "left"])[::-1]):
+        spoken = utterance(0, 30, "go left " * 20, words)
+        out = exported(tmp_path, [transcript_record(segments=[spoken])], "srt")
+        assert cues(out / "srt/clip.mp4.srt") == [(0, 30, ["go", "left"] * 20)]
+        lines = (out / "srt/clip.mp4.srt").read_text().splitlines()[2:]
+        assert [line for line in lines if line] == ["go left go left go left go left go left"] * 4
+        shutil.rmtree(out)
 
 
-def test_fast_speech_is_cut_after_84_characters_at_most(tmp_path):
-    fits, longer = [["a" * 41, "b" * last] for last in (42, 43)]
-    both = [utterance(0, 1, " ".join(words), evenly_spoken(words)) for words in (fits, longer)]
-    found = cues(exported(tmp_path, [transcript_record(segments=both)], "srt") / "srt/clip.mp4.srt")
-    assert sorted(words for _, _, words in found) == sorted([fits, longer[:1], longer[1:]])
-
-
-@given(st.lists(st.text("ab,é鏡", min_size=1, max_size=30), min_size=1), st.sampled_from(["", " "]), st.floats(0.1, 9))
-def test_no_cue_of_speech_is_too_long_and_no_word_is_lost(words, space, seconds):
-    spoken = utterance(0, len(words) * seconds, space.join(words), evenly_spoken(words, seconds))
-    with TemporaryDirectory() as folder:
-        found = cues(exported(Path(folder), [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
-    assert space.join(space.join(part) for _, _, part in found) == space.join(words)
-    for start, end, part in found:
-        assert (end - start <= 7.001 and len(" ".join(part)) <= 84) or seconds > 7
-
-
-@pytest.mark.parametrize("words", [None, [], evenly_spoken(["not", "there"])])
-def test_long_speech_without_times_of_its_words_stays_whole(tmp_path, words):
-    spoken = utterance(0, 30, "go left " * 20, words)
-    found = cues(exported(tmp_path, [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
-    assert found == [(0, 30, ["go", "left"] * 20)]
-
-
-def test_short_speech_stays_whole(tmp_path):
-    spoken = utterance(0.5, 7.5, "go left", evenly_spoken(["go", "left"]))
+def test_speech_has_the_times_of_its_words(tmp_path):
+    spoken = utterance(0.5, 7.5, "go left", evenly_spoken(["go", "left"], seconds=1))
     out = exported(tmp_path, [transcript_record(segments=[spoken])], "srt")
-    assert cues(out / "srt/clip.mp4.srt") == [(0.5, 7.5, ["go", "left"])]
+    assert cues(out / "srt/clip.mp4.srt") == [(0, 2, ["go", "left"])]
+
+
+def test_lines_of_captions_and_clips_are_broken_with_their_brackets(tmp_path):
+    text = "a brown dog runs over the wet grass of a large garden"
+    value = both(record("clip.mp4", text), transcript_record("clip.mp4", "hello"))
+    out = exported(tmp_path, [value], "vtt", max_line_chars=30)
+    lines = (out / "vtt/clip.mp4.vtt").read_text().splitlines()
+    assert lines[4:6] == ["[a brown dog runs over the", "wet grass of a large garden]"]

@@ -9,6 +9,7 @@ import pytest
 from pyarrow import CompressedInputStream, parquet
 
 from reelscribe.errors import UsageError
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import FORMATS, export
 from support.clip_records import clip, clips_record, with_shots
 from support.exported_pages import page_id
@@ -57,7 +58,7 @@ def test_the_order_of_a_records_keys_changes_nothing(tmp_path):
     value = both(record("/v/a.mp4", "a dog"), transcript_record("/v/a.mp4", "three"))
     expected = files(exported(tmp_path, [value], "csv", "vtt"))
     (tmp_path / "a.jsonl").write_text(json.dumps(dict(reversed(value.items())), separators=(",", ":")))
-    export(tmp_path / "a.jsonl", tmp_path / "again", ["csv", "vtt"], "both")
+    export(tmp_path / "a.jsonl", tmp_path / "again", ["csv", "vtt"], CueRules(made_from="both"))
     assert files(tmp_path / "again") == expected
 
 
@@ -113,6 +114,7 @@ def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, 
         *(
             "vtt/a.mp4.vtt",
             "srt/a.mp4.srt",
+            "ass/a.mp4.ass",
             "txt/a.mp4.txt",
             "chapters/a.mp4.ffmetadata",
             "chapters/a.mp4.chapters.txt",
@@ -147,12 +149,12 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
     ):
         path = annotations(tmp_path, [value])
         with pytest.raises(UsageError, match=rf"records with {wanted}s?, .*; make them with `reelscribe {command}`"):
-            export(path, tmp_path / "out", ["csv", "vtt"], wanted)
+            export(path, tmp_path / "out", ["csv", "vtt"], CueRules(made_from=wanted))
         assert files(tmp_path / "out") == {}
-        assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]
+        assert export(path, tmp_path / "out", ["vtt"], CueRules(made_from="both")) == [tmp_path / "out/vtt/a.vtt"]
         (tmp_path / "out/vtt/a.vtt").unlink()
     with pytest.raises(UsageError, match="expected cues out of auto, captions, clips, transcript, both, got 'all'"):
-        export(path, tmp_path / "out", ["vtt"], "all")
+        export(path, tmp_path / "out", ["vtt"], CueRules(made_from="all"))
 
 
 def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
@@ -198,7 +200,11 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'"),
+        (
+            "a.jsonl",
+            "xml",
+            "expected formats out of vtt, srt, ass, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'",
+        ),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:

@@ -36,12 +36,13 @@ HOSTILE = [
 
 
 def test_subtitles_show_hostile_texts_as_they_are(tmp_path):
-    out = exported(tmp_path, [transcript_record("a.mp4", *HOSTILE)], "vtt", "srt")
+    out = exported(tmp_path, [transcript_record("a.mp4", *HOSTILE)], "vtt", "srt", "ass")
     for path in (out / "vtt/a.mp4.vtt", out / "srt/a.mp4.srt"):
         assert not set(path.read_text()) & {*CONTROLS} - {"\n"}
         assert [shown for _, _, shown in cues(path)] == [words(text) for text in HOSTILE]
     assert "<" not in (out / "vtt/a.mp4.vtt").read_text()
     assert len(shown_by_ffmpeg(out / "srt/a.mp4.srt")) == len(HOSTILE)
+    assert len(shown_by_ffmpeg(out / "ass/a.mp4.ass")) == len(HOSTILE)
 
 
 def test_no_cell_of_csv_is_a_formula_or_obeyed_by_a_terminal(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
+from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import FORMATS, export
 from reelscribe.results.records import KINDS
 from support.clip_records import clip, clips_record, with_clips, with_shots
@@ -190,7 +191,7 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
     assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5", ""]
     assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25"]
-    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [
+    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], CueRules(made_from="transcript")) == [
         out / "captions.csv",
         out / "sources.csv",
     ]

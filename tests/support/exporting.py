@@ -10,7 +10,11 @@ import srt
 import webvtt
 from hypothesis import strategies as st
 
+from reelscribe.export.annotations_reader import annotated_source
+from reelscribe.export.cue_rules import CueRules
+from reelscribe.export.cues import cues_of
 from reelscribe.export.formats import export
+from reelscribe.results.records import Model
 from reelscribe.storage.address import absolute_name
 
 WORD_JOINER = "\u2060"
@@ -133,13 +137,24 @@ def both(captions, transcript):
     return captions | {name: transcript[name] for name in ("audio", "segments", "speech_settings")}
 
 
-def exported(folder, records, *formats, cues="both"):
+def exported(folder, records, *formats, cues="both", **rules):
     """Export records; returns the folder of the export, after a check that nothing else was written."""
     before = set(folder.rglob("*"))
-    written = export(annotations(folder, records), folder / "out", formats, cues)
+    written = export(annotations(folder, records), folder / "out", formats, CueRules(made_from=cues, **rules))
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl", folder / "run.json"})
     return folder / "out"
+
+
+def cues_made(value, **rules):
+    """The cues of a record."""
+    models = {key: Model("some/model", "abc") for key in SETTINGS}
+    return cues_of(annotated_source(json.dumps(value).encode(), models), CueRules(**rules))
+
+
+def line_texts(cue):
+    """The lines of a cue."""
+    return ["".join(piece.text + piece.space for piece in line).rstrip() for line in cue.lines]
 
 
 def record_of_both(captions, spoken, **changes):
@@ -162,6 +177,15 @@ def evenly_spoken(words, seconds=0.5):
         {"start": start, "end": end, "text": word, "probability": 0.75}
         for (start, end), word in zip(times, words, strict=True)
     ]
+
+
+def said(text, start=0.0, seconds=0.3, pauses=None):
+    """An utterance whose words have times, each a character where there are no spaces; `pauses` follow some words."""
+    words, time = [], start
+    for word in text.split() if " " in text else text:
+        words.append({"start": time, "end": time + seconds, "text": word, "probability": None})
+        time = round(time + seconds + (pauses or {}).get(word, 0), 3)
+    return utterance(start, words[-1]["end"], text, words)
 
 
 def files(out):

@@ -17,12 +17,13 @@ from reelscribe.cli.options.run import (
     FORMAT_NAMES,
     FORMATS,
     Beside,
-    Cues,
     Overwrite,
     beside_formats,
     one_of,
     output_option,
 )
+from reelscribe.cli.options.subtitles import Cues, SubtitleOptions
+from reelscribe.cli.parser.command import flatten
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.site import MEDIA_CHOICES, SiteOptions
@@ -57,8 +58,10 @@ def browse(
                 server.run()
 
 
+@flatten
 def export(
     out: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    subtitles: SubtitleOptions,
     formats: Annotated[
         list[str] | None,
         output_option(
@@ -92,12 +95,11 @@ def export(
     """
     with errors_as_one_line():
         from reelscribe.export.beside import write_beside
-        from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
         from reelscribe.results.annotations import current_annotations
 
         folder = to or out
-        shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
+        rules, site = subtitles.rules(cues), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
         formats, next_to = formats or [], beside_formats(beside, overwrite)
         if not formats and not next_to:
             raise UsageError("export: expected --format or --beside, got neither")
@@ -106,9 +108,9 @@ def export(
         lines: list[str] = []
         with current_annotations(out) as annotations:
             if formats:
-                written = export_annotations(annotations, folder, formats, shown, site, lines.append)
+                written = export_annotations(annotations, folder, formats, rules, site, lines.append)
                 lines.insert(0, describe_written(written, folder))
-            done = write_beside(annotations, out, next_to, shown, overwrite=overwrite) if next_to else None
+            done = write_beside(annotations, out, next_to, rules, overwrite=overwrite) if next_to else None
         for line in lines:
             typer.echo(printable(line))
         if done:

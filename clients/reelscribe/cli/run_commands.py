@@ -23,7 +23,7 @@ from reelscribe._tasks import cancel_all
 from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
-from reelscribe.cli.options.run import Cues, RunOptions, beside_formats, one_of
+from reelscribe.cli.options.run import RunOptions, beside_formats
 from reelscribe.cli.options.servers import (
     CaptionModel,
     ClipModel,
@@ -36,6 +36,7 @@ from reelscribe.cli.options.servers import (
     openai_settings,
     server_option,
 )
+from reelscribe.cli.options.subtitles import Cues, SubtitleOptions
 from reelscribe.cli.options.summary import SummaryOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.cli.parser.command import flatten, on_command_line
@@ -44,7 +45,7 @@ from reelscribe.errors import ServerError, StoreUnavailable, UsageError, printab
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import ModelSpec, TrackSpec
-    from reelscribe.export.subtitles import CueSource
+    from reelscribe.export.cue_rules import CueRules, CueSource
     from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
     from reelscribe.reporting.summary import Summary
@@ -58,6 +59,7 @@ _SERVER_TRIES = 15
 @flatten
 def caption(
     run: RunOptions,
+    subtitles: SubtitleOptions,
     frames: FrameOptions,
     clips: ClipOptions,
     video: VideoOptions,
@@ -89,12 +91,13 @@ def caption(
         tracks: list[TrackSpec] = [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)]
         tracks += _shot_tracks(run, video, servers, cluster)
         tracks += summary.specs(run, summary_servers, model, in_flight)
-        run_command(run, cluster, None, tracks, frames.thumbnails)
+        run_command(run, cluster, subtitles, None, tracks, frames.thumbnails)
 
 
 @flatten
 def transcribe(
     run: RunOptions,
+    subtitles: SubtitleOptions,
     audio: AudioOptions,
     summary: SummaryOptions,
     servers: ServerOptions,
@@ -110,6 +113,7 @@ def transcribe(
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec
 
+        subtitles.check(word_times=audio.word_times)
         options = audio.speech_options(run)
         settings = openai_settings(revision=model_revision)
         found = cluster.servers(servers, openai=settings)
@@ -118,12 +122,13 @@ def transcribe(
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(options, found, model, in_flight)]
         tracks += summary.specs(run, summary_servers, None, in_flight)
-        run_command(run, cluster, None, tracks)
+        run_command(run, cluster, subtitles, None, tracks)
 
 
 @flatten
 def annotate(
     run: RunOptions,
+    subtitles: SubtitleOptions,
     frames: FrameOptions,
     clips: ClipOptions,
     video: VideoOptions,
@@ -157,6 +162,7 @@ def annotate(
         from reelscribe._track_specs import ModelSpec
         from reelscribe.server.server_discovery import find_servers
 
+        subtitles.check(word_times=audio.word_times)
         caption_options, speech_options = frames.caption_options(run, video), audio.speech_options(run)
         settings = openai.settings()
         caption_servers = cluster.servers(servers, speech_server, settings)
@@ -178,13 +184,14 @@ def annotate(
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
         tracks += _shot_tracks(run, video, servers, cluster)
         tracks += summary.specs(run, summary_servers, clip_model or model, in_flight)
-        run_command(run, cluster, cues, tracks, frames.thumbnails)
+        run_command(run, cluster, subtitles, cues, tracks, frames.thumbnails)
 
 
 @flatten
 def shots(
     context: typer.Context,
     run: RunOptions,
+    subtitles: SubtitleOptions,
     video: VideoOptions,
     servers: ServerOptions,
     cluster: ClusterOptions,
@@ -200,7 +207,7 @@ def shots(
         tracks: list[TrackSpec] = [*_shot_tracks(run, video, servers, cluster)]
         if not tracks and (given := on_command_line(context, ServerOptions)):
             raise UsageError(f"{given[0]}: expected --shot-detector transnetv2 with it; no server is asked otherwise")
-        run_command(run, cluster, None, tracks or [ShotSpec(video.shot_options(run))])
+        run_command(run, cluster, subtitles, None, tracks or [ShotSpec(video.shot_options(run))])
 
 
 def _shot_tracks(
@@ -218,6 +225,7 @@ def _shot_tracks(
 def run_command(
     options: RunOptions,
     cluster: ClusterOptions,
+    subtitles: SubtitleOptions,
     cues: str | None,
     tracks: Sequence[TrackSpec],
     thumbnails: int | None = 0,
@@ -227,7 +235,8 @@ def run_command(
     Args:
         options: The sources, the output folder, and how the run reports.
         cluster: Whether the run is over many machines.
-        cues: What exported subtitles show; None for what the only track makes.
+        subtitles: How much exported subtitles show at once, and for how long.
+        cues: What they show; None for what the only track makes.
         tracks: What the run makes of each source, at least one track.
         thumbnails: Number of thumbnails of each video; None for one of each shot, or 12.
 
@@ -240,12 +249,12 @@ def run_command(
     """
     from stamina.instrumentation import set_on_retry_hooks
 
-    from reelscribe.export.formats import CUE_SOURCES, check_formats
+    from reelscribe.export.formats import check_formats
 
     check_formats(options.formats or [])
     _ = options.place  # is checked before anything is asked
     beside = beside_formats(options.beside, options.overwrite)
-    chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
+    rules = subtitles.rules(cues or "auto")
     cluster.check()
     if options.watch and (options.dry_run or options.limit):
         raise UsageError("--watch: expected it without --dry-run and --limit, which are for one run")
@@ -263,7 +272,7 @@ def run_command(
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
             return await _run(options, cluster, tracks, display, thumbnails, interrupts or _Interrupts())
 
-    finish = partial(_finish, options, beside, progress, chosen)
+    finish = partial(_finish, options, beside, progress, rules, of_track=cues is None)
     try:
         if options.watch:
             status = asyncio.run(_watch(options, tracks, annotate, finish))
@@ -279,13 +288,18 @@ def _finish(
     options: RunOptions,
     beside: Sequence[str],
     progress: Progress,
-    cues: CueSource | None,
+    rules: CueRules,
     summary: Summary,
     kinds: Sequence[Kind],
+    *,
+    of_track: bool,
 ) -> int:
-    """Report what a run has done, and export if it is complete; return the exit status."""
+    """Report what a run has done, and export if it is complete; return the exit status.
+
+    With `of_track`, cues are made from what the only track makes.
+    """
     from reelscribe.export.bucket_copy import send_exports
-    from reelscribe.export.formats import CUE_SOURCES
+    from reelscribe.export.cue_rules import CUE_SOURCES
 
     exporting = bool(options.formats or beside) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
@@ -293,7 +307,7 @@ def _finish(
         raise KeyboardInterrupt
     timed = [kind for kind in kinds if kind != "summary"]
     of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
-    is_whole = _export(options, beside, cues or of_kind, progress)
+    is_whole = _export(options, beside, replace(rules, made_from=of_kind) if of_track else rules, progress)
     _, bucket = options.place
     if bucket and exporting:
         send_exports(bucket, options.folder)
@@ -339,7 +353,7 @@ async def _watch(
             status, refused = await asyncio.to_thread(finish, *outcome), 0  # so that signals are seen meanwhile
 
 
-def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progress: Progress) -> bool:
+def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progress: Progress) -> bool:
     """Export to the formats of --format and --beside; return whether every file could be written."""
     from reelscribe.export.beside import write_beside
     from reelscribe.export.formats import export
@@ -348,11 +362,11 @@ def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progre
 
     if options.formats:
         lines: list[str] = []
-        exported = export(options.folder / NAME, options.folder, options.formats, shown, tell=lines.append)
+        exported = export(options.folder / NAME, options.folder, options.formats, rules, tell=lines.append)
         _report_export(options, progress, exported, lines)
     if not beside:
         return True
-    done = write_beside(options.folder / NAME, options.folder, beside, shown, overwrite=options.overwrite)
+    done = write_beside(options.folder / NAME, options.folder, beside, rules, overwrite=options.overwrite)
     if isinstance(progress, JsonLines):
         progress.event("beside", **asdict(done))
     else:

@@ -11,7 +11,7 @@ import io
 import os
 import stat
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -29,8 +29,10 @@ from reelscribe.export.annotations_reader import (
     read_lines,
     read_models,
 )
+from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
+from reelscribe.export.cues import shown_language
 from reelscribe.export.formats import check_formats
-from reelscribe.export.subtitles import Cue, CueSource, shown_language, subrip, subtitle_content, webvtt
+from reelscribe.export.subtitles import SubtitleFormat, subtitle_content
 from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
@@ -39,7 +41,7 @@ from reelscribe.storage.stores import Stores
 NAME = "beside.sqlite"
 """Name of the file in an output folder that says what has been written beside sources."""
 
-_SUBTITLES: Mapping[str, Callable[[Sequence[Cue]], str]] = {"srt": subrip, "vtt": webvtt}
+_SUBTITLES: tuple[SubtitleFormat, ...] = ("srt", "vtt", "ass")
 BESIDE_FORMATS = (*_SUBTITLES, "json")
 """The formats that can be written beside sources."""
 
@@ -95,7 +97,7 @@ def check_beside(formats: Sequence[str]) -> None:
 
 
 def write_beside(
-    annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto", *, overwrite: bool = False
+    annotations: Path, out: Path, formats: Sequence[str], cues: CueRules = DEFAULT_RULES, *, overwrite: bool = False
 ) -> Beside:
     """Write results beside the sources that a run could read, and that were not gone when the last run ended.
 
@@ -105,7 +107,7 @@ def write_beside(
         annotations: Path of annotations.jsonl.
         out: The output folder of the run, which remembers what was written.
         formats: Names from `BESIDE_FORMATS`.
-        cues: The annotations that subtitles are made from.
+        cues: The rules by which subtitles are made.
         overwrite: Whether to replace files that somebody else has made or changed.
 
     Returns:
@@ -139,12 +141,12 @@ def write_beside(
 
 
 def _contents(
-    line: bytes, source: AnnotatedSource, formats: Sequence[str], cues: CueSource
+    line: bytes, source: AnnotatedSource, formats: Sequence[str], cues: CueRules
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what the name of each file of a source ends in, and its content."""
-    language = shown_language(source, cues)
-    for name, to_text in _SUBTITLES.items():
-        if name in formats and (content := subtitle_content(to_text, source, cues)):
+    language = shown_language(source, cues.made_from)
+    for name in _SUBTITLES:
+        if name in formats and (content := subtitle_content(name, source, cues)):
             yield f".{language}.{name}" if language else f".{name}", content
     if "json" in formats:
         yield ".reelscribe.json", line

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment
 from reelscribe.export.annotations_reader import AnnotatedSource
+from reelscribe.export.cues import one_line, player_milliseconds
 from reelscribe.export.folder import ExportFolder, FileNames
-from reelscribe.export.subtitles import one_line, player_milliseconds
 from reelscribe.results.escaping import escape_surrogates
 
 _FOLDER = "chapters"

@@ -13,14 +13,14 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import get_args
 
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.chapters import chapter_writer
+from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.plain_text import text_writer
-from reelscribe.export.subtitles import CueSource, subrip, subtitle_writer, webvtt
+from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_writer
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
 from reelscribe.viewer.site import SiteOptions
@@ -40,9 +40,9 @@ class _Format:
 class _SourceFormat(_Format):
     """A format with files of its own for each source."""
 
-    writer: Callable[[ExportFolder, str, CueSource], WriteSource]
-    """Takes the folder of the export, the deepest folder that holds all sources, and the annotations that cues are made
-    from; returns a function that writes the files of a source."""
+    writer: Callable[[ExportFolder, str, CueRules], WriteSource]
+    """Takes the folder of the export, the deepest folder that holds all sources, and the rules by which cues are made;
+    returns a function that writes the files of a source."""
     has_cues: bool = False
     """True if the files show cues."""
     needs: Kind | None = None
@@ -84,8 +84,10 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
 
 
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
-    "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), has_cues=True, library="pysubs2", extra="client"),
-    "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), has_cues=True, library="pysubs2", extra="client"),
+    **{
+        name: _SourceFormat(partial(subtitle_writer, name), has_cues=True, library="pysubs2", extra="client")
+        for name in SUBTITLE_FORMATS
+    },
     "txt": _SourceFormat(lambda folder, common_folder, cues: text_writer(folder, common_folder), needs="transcript"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
@@ -99,15 +101,13 @@ _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
 """The names of all formats. Those of subtitles and tables are also the suffixes of their files."""
-CUE_SOURCES: tuple[CueSource, ...] = get_args(CueSource)
-"""The annotations that the cues of subtitles can be made from."""
 
 
 def export(
     annotations: Path,
     out: Path,
     formats: Sequence[str],
-    cues: CueSource = "auto",
+    cues: CueRules = DEFAULT_RULES,
     site: SiteOptions | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
@@ -119,7 +119,7 @@ def export(
         annotations: Path of annotations.jsonl.
         out: Folder to write to; it is created if it is missing.
         formats: Names from `FORMATS`.
-        cues: The annotations that subtitles are made from. Tables and pages hold all of them.
+        cues: The rules by which subtitles are made. Tables and pages hold all annotations.
         site: Choices about pages; None for those of a run whose folder has the annotations.
         tell: Is told in whole lines what was done besides writing the files that are returned.
 
@@ -127,12 +127,10 @@ def export(
         The files that were written; of the many that pages consist of, `index.html` alone.
 
     Raises:
-        UsageError: A format or `cues` is unknown, a library is missing, no record has the annotations that `cues`
-            names, a line is not a record, or a file cannot be read or written.
+        UsageError: A format is unknown, a library is missing, no record has the annotations that `cues` names,
+            a line is not a record, or a file cannot be read or written.
     """
     check_formats(formats)
-    if cues not in CUE_SOURCES:
-        raise UsageError(f"export: expected cues out of {', '.join(CUE_SOURCES)}, got {brief(cues)}")
     _check_file(annotations)
     folder = ExportFolder(out)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
@@ -168,7 +166,7 @@ def _check_file(annotations: Path) -> None:
 
 
 def _export_each(
-    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource, tell: Callable[[str], None]
+    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueRules, tell: Callable[[str], None]
 ) -> None:
     """Write the formats to which sources are added one after the other."""
     models = read_models(annotations)
@@ -191,8 +189,8 @@ def _export_each(
                 write(source)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         needed: list[str] = [each.needs for each in chosen if each.needs]
-        if cues not in ("auto", "both") and any(each.has_cues for each in chosen):
-            needed.append(cues)
+        if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen):
+            needed.append(cues.made_from)
         for name in needed:
             if name not in tables:
                 raise _missing(annotations, name)

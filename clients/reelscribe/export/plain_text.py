@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from reelscribe.contract.outcomes import Utterance
 from reelscribe.export.annotations_reader import AnnotatedSource
+from reelscribe.export.cues import one_line
 from reelscribe.export.folder import ExportFolder, FileNames
-from reelscribe.export.subtitles import one_line
 
 PAUSE_SECONDS = 2.0
 """Shortest pause that begins a paragraph, in seconds; between sentences, people rarely pause for longer than one."""

@@ -1,57 +1,130 @@
-"""Subtitles: when which text is shown (the cues), and the WebVTT and SubRip files of them, one for each source.
+"""Files of subtitles: WebVTT, SubRip and Advanced SubStation Alpha (ASS), one for each source.
 
-docs/exports.md gives the reasons for the rules.
+What differs between them is how a line is written so that players show it as it is, and how a word is marked while it
+is spoken. docs/exports.md gives the reasons for the rules.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Literal, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from reelscribe.contract.outcomes import Segment, Utterance
-from reelscribe.contract.speech import Word
-from reelscribe.export.annotations_reader import AnnotatedSource, ClipText
+from reelscribe.export.annotations_reader import AnnotatedSource
+from reelscribe.export.cue_rules import CueRules
+from reelscribe.export.cues import Cue, cues_of
 from reelscribe.export.folder import ExportFolder, FileNames
+from reelscribe.export.line_breaks import Piece
 
-CueSource = Literal["auto", "captions", "clips", "transcript", "both"]
-"""The annotations that cues are made from. "both" means what is said and what is seen: the transcript, and the
-descriptions of clips or, where there are none, the captions. "auto" means the transcript if anybody speaks, or else the
-descriptions of clips, or else the captions.
-"""
+if TYPE_CHECKING:
+    from pysubs2 import SSAFile
+
+SubtitleFormat = Literal["vtt", "srt", "ass"]
+"""The formats of subtitles, which are also the suffixes of their files."""
 
 _LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
-# Broadcasters' rules for what viewers can read at once: two lines of 42 characters, for 7 seconds.
-_MAX_SECONDS = 7.0
-_MAX_CHARACTERS = 84
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
-"""A code of a language, such as "en" or "pt-BR". It becomes part of a name, and a server may say anything."""
+_LAST_ASS_MS = 10 * 3_600_000 - 20  # one digit of hours, and hundredths of seconds
 _WORD_JOINER = "\u2060"  # an invisible character
+_BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
-_SRT_BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
+_NOT_YET_SPOKEN = "STYLE\n::cue(:future) {\n  color: #a0a0a0;\n}\n\n"
 
 
-class Cue(NamedTuple):
-    """One line of text that is shown for some time."""
+def subtitle_content(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> bytes:
+    """Return the content of the file of subtitles of a source; empty if it has no cue.
 
-    start: int
-    """Time at which it appears, in milliseconds since the time at which players start the file."""
-    end: int
-    """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
-    text: str
-    beside_speech: bool = False
-    """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
-    brackets.
+    Args:
+        kind: The format.
+        source: The annotations of the source.
+        rules: What cues show, how much text at once, and for how long.
     """
+    to_text, last = _FORMATS[kind]
+    cues = [cue._replace(end=min(cue.end, last)) for cue in cues_of(source, rules) if cue.start < last]
+    return to_text(cues).encode(errors="backslashreplace") if cues else b""
 
 
-class CueInterval(NamedTuple):
-    """An interval of time in which the same cues are shown."""
+def subtitle_writer(
+    kind: SubtitleFormat, folder: ExportFolder, common_folder: str, rules: CueRules
+) -> Callable[[AnnotatedSource], None]:
+    """Return a function that writes the subtitles of one source, if it has a cue.
+
+    Args:
+        kind: The format, which is also the name of the folder of the files.
+        folder: Folder of the export.
+        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
+        rules: What cues show, how much text at once, and for how long.
+
+    Returns:
+        The function. It raises UsageError if the file cannot be written.
+    """
+    names = FileNames(common_folder, f".{kind}")
+
+    def write(source: AnnotatedSource) -> None:
+        if content := subtitle_content(kind, source, rules):
+            with folder.file(f"{kind}/{names.name_for(source.absolute_path)}.{kind}") as partial:
+                partial.write_bytes(content)
+
+    return write
+
+
+def _webvtt(cues: Sequence[Cue]) -> str:
+    """Return the text of a WebVTT file. What is seen beside speech is shown at the top of the picture."""
+    content = _file((cue.start, cue.end, _webvtt_lines(cue)) for cue in cues).to_string("vtt", keep_ssa_tags=True)
+    if any(cue.has_times for cue in cues):
+        content = content.replace("\n\n", f"\n\n{_NOT_YET_SPOKEN}", 1)
+    # pysubs2 writes no cue settings. No text can be mistaken for the times of a cue, because its ">" is escaped.
+    return _NUMBER_AND_TIMES.sub(
+        lambda head: f"{head[0]} line:0" if cues[int(head[1]) - 1].beside_speech else head[0], content
+    )
+
+
+def _webvtt_lines(cue: Cue) -> str:
+    time = cue.start
+
+    def marked(piece: Piece) -> str:
+        nonlocal time
+        text = _webvtt_text(piece.text)
+        if piece.start is None:
+            return text
+        if not time < piece.start < cue.end:  # the standard asks for later times each, within the cue
+            return f"<c>{text}</c>"
+        time = piece.start
+        return f"<{_webvtt_time(time)}><c>{text}</c>"
+
+    return _lines(cue, marked)
+
+
+def _webvtt_time(ms: int) -> str:
+    seconds, ms = divmod(ms, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms:03}"
+
+
+def _webvtt_text(text: str) -> str:
+    # pysubs2 turns \N, \n and \h into white space, and WebVTT has no escape for a backslash.
+    return html.escape(text, quote=False).replace("\\", f"\\{_WORD_JOINER}")
+
+
+def _subrip(cues: Sequence[Cue]) -> str:
+    """Return the text of a SubRip file, which shows one cue at a time.
+
+    So a new one begins whenever a cue or a word that is marked begins or ends. What is seen comes before speech.
+    """
+    if not any(cue.beside_speech or cue.has_times for cue in cues):
+        shown = ((cue.start, cue.end, _subrip_lines(cue, cue.start)) for cue in cues)
+    else:
+        shown = (
+            (interval.start, interval.end, r"\N".join(_subrip_lines(cue, interval.start) for cue in interval.cues))
+            for interval in _intervals_of(cues)
+        )
+    return _file(shown).to_string("srt", keep_ssa_tags=True)
+
+
+class _Interval(NamedTuple):
+    """An interval of time in which the same cues are shown, and the same words are marked."""
 
     start: int
     """Start of the interval, in milliseconds like `Cue.start`."""
@@ -61,216 +134,108 @@ class CueInterval(NamedTuple):
     """At least one; what is seen comes before speech."""
 
 
-def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
-    """Make the cues of a source.
-
-    Args:
-        source: The annotations of the source.
-        made_from: The annotations that cues are made from.
-
-    Returns:
-        The cues in the order of `start`; what is seen and what is said may overlap.
-    """
-    said = source.transcript and source.transcript.utterances
-    if made_from == "auto":
-        made_from = "transcript" if said else "clips" if _has_clips(source) else "captions"
-    seen = _seen(source, made_from)
-    said = said if made_from in ("transcript", "both") else None
-    beside_speech = seen is not None and said is not None
-    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in seen or ()]
-    for utterance in said or ():
-        cues += [_cue(segment, source.start_seconds) for segment in _readable_segments(utterance)]
-    return sorted((cue for cue in cues if cue), key=lambda cue: cue.start)
-
-
-def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
-    """Split time at each start and end of a cue, and yield the intervals in which at least one cue is shown.
-
-    Args:
-        cues: Cues in the order of `start`; they may overlap.
-    """
+def _intervals_of(cues: Sequence[Cue]) -> Iterator[_Interval]:
+    """Split time at each start and end of a cue and of its words, and yield the intervals in which a cue is shown."""
     waiting, shown = deque(cues), list[Cue]()
-    for start, end in pairwise(sorted({time for cue in cues for time in (cue.start, cue.end)})):
+    for start, end in pairwise(sorted({time for cue in cues for time in _times(cue)})):
         shown = [cue for cue in shown if cue.end > start]
         while waiting and waiting[0].start == start:
             shown.append(waiting.popleft())
         if shown:
-            yield CueInterval(start, end, sorted(shown, key=lambda cue: not cue.beside_speech))
+            yield _Interval(start, end, sorted(shown, key=lambda cue: not cue.beside_speech))
 
 
-def one_line(text: str) -> str:
-    """Return a text on one line: white space and control characters become one space, and none is at its ends."""
-    return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
+def _times(cue: Cue) -> Iterator[int]:
+    yield from (cue.start, cue.end)
+    for piece in chain.from_iterable(cue.lines):
+        yield from (time for time in (piece.start, piece.end) if time is not None and cue.start < time < cue.end)
 
 
-def player_milliseconds(time: float, start_seconds: float) -> int:
-    """Return a time as players count it, in milliseconds from 0.
+def _subrip_lines(cue: Cue, time: int) -> str:
+    """Return the lines of a cue, in which the words that are spoken at a time are underlined."""
 
-    Args:
-        time: Presentation time, in seconds.
-        start_seconds: Presentation time at which players start the file, in seconds.
-    """
-    return max(0, round((time - start_seconds) * 1000))
+    def marked(piece: Piece) -> str:
+        text = _subrip_text(piece.text)
+        is_spoken = piece.start is not None and piece.end is not None and piece.start <= time < piece.end
+        return f"<u>{text}</u>" if is_spoken else text
 
-
-def _has_clips(source: AnnotatedSource) -> bool:
-    return source.clips is not None and bool(source.clips.described)
-
-
-def _seen(source: AnnotatedSource, made_from: CueSource) -> Sequence[Segment] | None:
-    """Return what was seen in a source, of the annotations that cues are made from; None if there are none of them."""
-    if made_from == "clips" or (made_from == "both" and _has_clips(source)):
-        return _one_after_the_other(source.clips.described) if source.clips else None
-    return source.captions.spans if source.captions and made_from in ("captions", "both") else None
-
-
-def _one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
-    """Return the descriptions of clips, each until the next clip starts at most, because clips may overlap."""
-    ordered = sorted(clips, key=lambda clip: clip.start)
-    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
-    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
-
-
-def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) -> Cue | None:
-    """Return the cue of a segment; None if its text is empty, or it starts later than subtitles can express."""
-    start, end = (player_milliseconds(time, start_seconds) for time in (segment.start, segment.end))
-    text = one_line(segment.text)
-    if not text or start >= _LAST_MS:
-        return None
-    return Cue(start, min(max(end, start + 1), _LAST_MS), f"[{text}]" if beside_speech else text, beside_speech)
-
-
-def _readable_segments(utterance: Utterance) -> Iterator[Segment]:
-    """Cut an utterance before words into segments that viewers can read at once.
-
-    A short utterance, or one whose words have no times, remains one segment.
-    """
-    start, end, text, words = utterance.start, utterance.end, utterance.text, utterance.words or ()
-    offsets = _word_offsets(words, text)
-    if not offsets or (end - start <= _MAX_SECONDS and len(text) <= _MAX_CHARACTERS):
-        yield Segment(start, end, text)
-        return
-    first = 0
-    for number, offset in enumerate(offsets[1:], 1):
-        too_long = words[number].end - words[first].start > _MAX_SECONDS
-        if too_long or offset + len(words[number].text) - offsets[first] > _MAX_CHARACTERS:
-            yield Segment(words[first].start, words[number - 1].end, text[offsets[first] : offset])
-            first = number
-    yield Segment(words[first].start, words[-1].end, text[offsets[first] :])
-
-
-def _word_offsets(words: Sequence[Word], text: str) -> list[int]:
-    """Return the offset in `text` at which each word begins; empty if a word is not in it.
-
-    Joining the words would not do: only the text shows whether there are spaces between them, and Chinese has none.
-    """
-    offsets, stop = list[int](), 0
-    for word in words:
-        offset = text.find(word.text, stop)
-        if offset < 0:
-            return []
-        offsets.append(offset)
-        stop = offset + len(word.text)
-    return offsets
-
-
-def webvtt(cues: Sequence[Cue]) -> str:
-    """Return the text of a WebVTT file. What is seen beside speech is shown at the top of the picture.
-
-    Args:
-        cues: Cues in the order of `start`.
-    """
-    content = _file_content("vtt", ((cue.start, cue.end, _webvtt_text(cue.text)) for cue in cues))
-    # pysubs2 writes no cue settings. No text can be mistaken for the times of a cue, because its ">" is escaped.
-    return _NUMBER_AND_TIMES.sub(
-        lambda head: f"{head[0]} line:0" if cues[int(head[1]) - 1].beside_speech else head[0], content
-    )
-
-
-def subrip(cues: Sequence[Cue]) -> str:
-    """Return the text of a SubRip file. Speech and what is seen meanwhile become lines of one cue, speech last.
-
-    Args:
-        cues: Cues in the order of `start`.
-    """
-    if not any(cue.beside_speech for cue in cues):
-        return _file_content("srt", ((cue.start, cue.end, _subrip_text(cue.text)) for cue in cues))
-    merged = (
-        (interval.start, interval.end, r"\N".join(_subrip_text(cue.text) for cue in interval.cues))
-        for interval in intervals_of(cues)
-    )
-    return _file_content("srt", merged)
-
-
-def subtitle_content(to_text: Callable[[Sequence[Cue]], str], source: AnnotatedSource, made_from: CueSource) -> bytes:
-    """Return the content of the file of subtitles of a source; empty if it has no cue.
-
-    Args:
-        to_text: Makes the text of the file from its cues.
-        source: The annotations of the source.
-        made_from: The annotations that cues are made from.
-    """
-    cues = cues_of(source, made_from)
-    return to_text(cues).encode(errors="backslashreplace") if cues else b""
-
-
-def shown_language(source: AnnotatedSource, made_from: CueSource) -> str | None:
-    """Return the language of what is said, as its code, if cues of a source show it.
-
-    Args:
-        source: The annotations of the source.
-        made_from: The annotations that cues are made from.
-
-    Returns:
-        The language that is spoken for the longest time; None if cues show no speech, or it is not known.
-    """
-    seconds = defaultdict[str, float](float)
-    if source.transcript and made_from not in ("captions", "clips"):
-        for each in source.transcript.utterances:
-            if each.language and _LANGUAGE.fullmatch(each.language):
-                seconds[each.language] += each.end - each.start
-    return max(seconds, key=lambda language: seconds[language], default=None)
-
-
-def subtitle_writer(
-    to_text: Callable[[Sequence[Cue]], str], suffix: str, folder: ExportFolder, common_folder: str, made_from: CueSource
-) -> Callable[[AnnotatedSource], None]:
-    """Return a function that writes the subtitles of one source, if it has a cue.
-
-    Args:
-        to_text: Makes the text of a file from its cues.
-        suffix: Suffix of the files without the dot, which is also the name of their folder.
-        folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
-        made_from: The annotations that cues are made from.
-
-    Returns:
-        The function. It raises UsageError if the file cannot be written.
-    """
-    names = FileNames(common_folder, f".{suffix}")
-
-    def write(source: AnnotatedSource) -> None:
-        if content := subtitle_content(to_text, source, made_from):
-            with folder.file(f"{suffix}/{names.name_for(source.absolute_path)}.{suffix}") as partial:
-                partial.write_bytes(content)
-
-    return write
-
-
-def _file_content(kind: Literal["vtt", "srt"], cues: Iterable[tuple[int, int, str]]) -> str:
-    import pysubs2
-
-    subtitles = pysubs2.SSAFile()
-    subtitles.extend(pysubs2.SSAEvent(start, end, text) for start, end, text in cues)
-    return subtitles.to_string(kind, keep_ssa_tags=True)
-
-
-def _webvtt_text(text: str) -> str:
-    # pysubs2 turns \N, \n and \h into white space, and WebVTT has no escape for a backslash.
-    return html.escape(text, quote=False).replace("\\", f"\\{_WORD_JOINER}")
+    return _lines(cue, marked)
 
 
 def _subrip_text(text: str) -> str:
     # SubRip has no escapes, and players hide text that looks like a tag. A word joiner within it prevents that, except
     # for text in braces, which are replaced by full-width braces.
-    return _SRT_MARKUP.sub(rf"\g<0>{_WORD_JOINER}", text).translate(_SRT_BRACES)
+    return _SRT_MARKUP.sub(rf"\g<0>{_WORD_JOINER}", text).translate(_BRACES)
+
+
+def _ass(cues: Sequence[Cue]) -> str:
+    """Return the text of a file of Advanced SubStation Alpha. What is seen beside speech is at the top of the picture.
+
+    Sizes are for a picture of 1920x1080, which players scale.
+    """
+    from pysubs2 import Color, SSAStyle
+
+    # Times are in hundredths of seconds.
+    rounded = [(round(cue.start, -1), max(round(cue.end, -1), round(cue.start, -1) + 10), cue) for cue in cues]
+    file = _file((start, end, _ass_lines(cue)) for start, end, cue in rounded)
+    file.info |= {"PlayResX": "1920", "PlayResY": "1080"}
+    file.styles["Default"] = SSAStyle(
+        fontsize=60,
+        secondarycolor=Color(160, 160, 160),  # of words that have not been spoken yet
+        outline=3,
+        shadow=1,
+        marginl=60,
+        marginr=60,
+        marginv=54,
+    )
+    return file.to_string("ass")
+
+
+def _ass_lines(cue: Cue) -> str:
+    time = round(cue.start, -1)
+
+    def marked(piece: Piece) -> str:
+        nonlocal time
+        text = _ass_text(piece.text)
+        if piece.start is None or piece.end is None:
+            return text
+        start = max(time, round(piece.start, -1))
+        wait, time, before = start - time, max(start, round(piece.end, -1)), start
+        return (f"{{\\k{wait // 10}}}" if wait else "") + f"{{\\k{(time - before) // 10}}}{text}"
+
+    lines = _lines(cue, marked)
+    return f"{{\\an8}}{lines}" if cue.beside_speech else lines
+
+
+def _ass_text(text: str) -> str:
+    # What is between braces are tags, and \N, \n and \h are white space. Not all players have escapes for these.
+    return text.translate(_BRACES).replace("\\", f"\\{_WORD_JOINER}")
+
+
+def _lines(cue: Cue, marked: Callable[[Piece], str]) -> str:
+    """Return the lines of a cue, as pysubs2 takes them.
+
+    Args:
+        cue: The cue.
+        marked: Writes the text of a piece in the syntax of a format, with what marks it while it is spoken.
+    """
+    return r"\N".join("".join(marked(piece) + piece.space for piece in line).rstrip(" ") for line in cue.lines)
+
+
+def _file(cues: Iterable[tuple[int, int, str]]) -> SSAFile:
+    import pysubs2
+
+    file = pysubs2.SSAFile()
+    file.extend(pysubs2.SSAEvent(start, end, text) for start, end, text in cues)
+    return file
+
+
+_FORMATS: Mapping[SubtitleFormat, tuple[Callable[[Sequence[Cue]], str], int]] = {
+    "vtt": (_webvtt, _LAST_MS),
+    "srt": (_subrip, _LAST_MS),
+    "ass": (_ass, _LAST_ASS_MS),
+}
+"""How each format is written, and the last time that it can express."""
+
+SUBTITLE_FORMATS: tuple[SubtitleFormat, ...] = tuple(_FORMATS)
+"""All formats of subtitles."""

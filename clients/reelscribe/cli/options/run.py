@@ -21,32 +21,21 @@ from reelscribe.storage.spool import SpoolOptions
 
 T = TypeVar("T")
 
-CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
+FORMATS = ("vtt", "srt", "ass", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-BESIDE_FORMATS = ("srt", "vtt", "json")
+BESIDE_FORMATS = ("srt", "vtt", "ass", "json")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
 speed_option = partial(typer.Option, rich_help_panel=Heading.SPEED)
-
-Cues = Annotated[
-    str,
-    output_option(
-        metavar="KIND",
-        autocompletion=lambda: CUES,
-        help="What subtitles show: captions, clips, transcript, both (what is said, with clips or captions), or auto:"
-        " what is said, or else clips, or else captions.",
-    ),
-]
 
 Beside = Annotated[
     str | None,
     output_option(
         metavar="FORMATS",
         autocompletion=lambda: BESIDE_FORMATS,
-        help="Also write these formats beside the sources, in their folders or buckets: srt, vtt and json, with commas"
-        " between them. film.mp4 gets film.en.srt.",
+        help="Also write these formats beside the sources, in their folders or buckets: srt, vtt, ass and json, with"
+        " commas between them. film.mp4 gets film.en.srt.",
     ),
 ]
 Overwrite = Annotated[

@@ -17,6 +17,7 @@ class Heading(StrEnum):
 
     ARGUMENTS = "Arguments"
     OUTPUT = "Output"
+    SUBTITLES = "Subtitles"
     SOURCES = "Which sources"
     FRAMES = "Which frames"
     CLIPS = "Clips"

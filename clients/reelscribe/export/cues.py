@@ -1,0 +1,175 @@
+"""Cues: when which text is shown, and in which lines. docs/exports.md gives the reasons for the rules."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise, zip_longest
+from typing import NamedTuple
+
+from reelscribe.contract.outcomes import Segment, Utterance
+from reelscribe.export.annotations_reader import AnnotatedSource, ClipText
+from reelscribe.export.cue_rules import CueRules, CueSource
+from reelscribe.export.line_breaks import Phrase, Piece, cut_phrases, line_text, lines_of, pieces_of, width
+
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+"""A code of a language, such as "en" or "pt-BR". It becomes part of a name, and a server may say anything."""
+
+
+class Cue(NamedTuple):
+    """Lines of text that are shown for some time."""
+
+    start: int
+    """Time at which it appears, in milliseconds since the time at which players start the file."""
+    end: int
+    """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
+    lines: Sequence[Sequence[Piece]]
+    """At least one, and none is empty. Pieces that shall be marked while they are spoken have times."""
+    beside_speech: bool = False
+    """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
+    brackets.
+    """
+
+    @property
+    def has_times(self) -> bool:
+        """Return `True` if its words shall be marked while they are spoken."""
+        return self.lines[0][0].start is not None
+
+
+def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
+    """Make the cues of a source.
+
+    Args:
+        source: The annotations of the source.
+        rules: What cues show, how much text at once, and for how long.
+
+    Returns:
+        The cues in the order of `start`; what is seen and what is said may overlap.
+    """
+    said = source.transcript and source.transcript.utterances
+    made_from = rules.made_from
+    if made_from == "auto":
+        made_from = "transcript" if said else "clips" if _has_clips(source) else "captions"
+    seen = _seen(source, made_from)
+    said = said if made_from in ("transcript", "both") else None
+    beside_speech = seen is not None and said is not None
+    cues = []
+    for segment in seen or ():
+        if text := one_line(segment.text):
+            start, end = (player_milliseconds(time, source.start_seconds) for time in (segment.start, segment.end))
+            lines = lines_of(pieces_of(f"[{text}]" if beside_speech else text), rules.max_line_chars)
+            cues.append(Cue(start, max(end, start + 1), _unmarked(lines), beside_speech))
+    for phrase in _spoken_phrases(said or (), source.start_seconds, rules):
+        lines = lines_of(phrase.pieces, rules.max_line_chars)
+        cues.append(Cue(phrase.start, phrase.end, lines if rules.karaoke else _unmarked(lines)))
+    return sorted(cues, key=lambda cue: cue.start)
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line: white space and control characters become one space, and none is at its ends."""
+    return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
+
+
+def player_milliseconds(time: float, start_seconds: float) -> int:
+    """Return a time as players count it, in milliseconds from 0.
+
+    Args:
+        time: Presentation time, in seconds.
+        start_seconds: Presentation time at which players start the file, in seconds.
+    """
+    return max(0, round((time - start_seconds) * 1000))
+
+
+def shown_language(source: AnnotatedSource, made_from: CueSource) -> str | None:
+    """Return the language of what is said, as its code, if cues of a source show it.
+
+    Args:
+        source: The annotations of the source.
+        made_from: The annotations that cues are made from.
+
+    Returns:
+        The language that is spoken for the longest time; None if cues show no speech, or it is not known.
+    """
+    seconds = defaultdict[str, float](float)
+    if source.transcript and made_from not in ("captions", "clips"):
+        for each in source.transcript.utterances:
+            if each.language and _LANGUAGE.fullmatch(each.language):
+                seconds[each.language] += each.end - each.start
+    return max(seconds, key=lambda language: seconds[language], default=None)
+
+
+def _has_clips(source: AnnotatedSource) -> bool:
+    return source.clips is not None and bool(source.clips.described)
+
+
+def _seen(source: AnnotatedSource, made_from: CueSource) -> Sequence[Segment] | None:
+    """Return what was seen in a source, of the annotations that cues are made from; None if there are none of them."""
+    if made_from == "clips" or (made_from == "both" and _has_clips(source)):
+        return _one_after_the_other(source.clips.described) if source.clips else None
+    return source.captions.spans if source.captions and made_from in ("captions", "both") else None
+
+
+def _one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
+    """Return the descriptions of clips, each until the next clip starts at most, because clips may overlap."""
+    ordered = sorted(clips, key=lambda clip: clip.start)
+    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
+    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
+
+
+def _unmarked(lines: Iterable[Sequence[Piece]]) -> list[list[Piece]]:
+    return [[Piece(line_text(line))] for line in lines]
+
+
+def _spoken_phrases(utterances: Iterable[Utterance], start_seconds: float, rules: CueRules) -> Iterator[Phrase]:
+    """Yield what is said in portions that can be read at once, one after the other.
+
+    An utterance whose words have no times remains one phrase.
+    """
+    rows: list[list[Phrase]] = []
+    for utterance in utterances:
+        if phrase := _phrase(utterance, start_seconds):
+            last = rows[-1][-1] if rows else None
+            if last and last.has_times and phrase.has_times and last.last_start <= phrase.start:
+                rows[-1].append(phrase)
+            else:
+                rows.append([phrase])
+    portions = [cut_phrases(row, rules) if row[0].has_times else row for row in rows]
+    yield from _without_overlaps(sorted(chain.from_iterable(portions), key=lambda phrase: phrase.start), rules)
+
+
+def _phrase(utterance: Utterance, start_seconds: float) -> Phrase | None:
+    """Return an utterance with its times as players count them; None if it has no text."""
+    text = one_line(utterance.text)
+    words = [
+        Piece(word_text, "", *(player_milliseconds(time, start_seconds) for time in (word.start, word.end)))
+        for word in utterance.words or ()
+        if (word_text := one_line(word.text))
+    ]
+    if not text:
+        return None
+    pieces = pieces_of(text, words)
+    start, end = pieces[0].start, pieces[-1].end
+    if start is None or end is None:
+        start, end = (player_milliseconds(time, start_seconds) for time in (utterance.start, utterance.end))
+    return Phrase(start, max(start, end), pieces)
+
+
+def _without_overlaps(phrases: Sequence[Phrase], rules: CueRules) -> Iterator[Phrase]:
+    """Yield phrases with the times at which they are shown: long enough to be read, where the next one leaves room.
+
+    Where people speak at the same time, a phrase ends when the next one starts. But it is shown for a while before
+    that, and the next one later.
+    """
+    least_ms, most_ms = (round(seconds * 1000) for seconds in (rules.min_cue_seconds, rules.max_cue_seconds))
+    free = 0
+    for phrase, after in zip_longest(phrases, phrases[1:]):
+        start = max(phrase.start, free)
+        least = max(1, min(phrase.end - phrase.start, least_ms))
+        needed = max(width(phrase.pieces) / rules.max_chars_per_second * 1000, least_ms)
+        readable = start + min(most_ms, math.ceil(needed))
+        end = max(phrase.end, readable)
+        free = max(start + least, min(end, after.start) if after else end)
+        yield phrase._replace(start=start, end=free)
