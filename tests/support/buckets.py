@@ -5,7 +5,6 @@ strict one of `google_storage`.
 """
 
 import atexit
-import base64
 import functools
 import http.client
 import json
@@ -29,7 +28,9 @@ from support.stores import Fault, ObjectServer, fill, s3_server, serving
 SCHEMES = ("s3", "gs", "az")
 
 _ROOT = Path(__file__).parents[2]
-_ACCOUNT, _KEY = "account", base64.b64encode(b"secret-of-the-store").decode()
+_ACCOUNT, _KEY = "account", "secret/of/the/store+"  # as any key, it is base64
+SECRET = re.compile("secret.of.the.store")
+"""What nobody may see."""
 
 
 def bucket_server(
@@ -61,6 +62,7 @@ def google_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
         monkeypatch.setenv("NO_GCE_CHECK", "true")
         server.put = lambda key, content: storage.put(bucket, key, content)
+        server.contents = lambda: {key: content for key, (_, content) in sorted(storage.buckets[bucket].items())}
         server.refusal = google_refusal
         fill(server, folder)
         yield server
@@ -106,6 +108,9 @@ def azure_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket"
         monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")  # it asks no server for credentials
         container = service.create_container(bucket)
         server.put = lambda key, content: container.upload_blob(key, content, overwrite=True)
+        server.contents = lambda: {
+            name: container.download_blob(name).readall() for name in container.list_blob_names()
+        }
         server.refusal = azure_refusal
         fill(server, folder)
         try:

@@ -52,7 +52,8 @@ class ObjectServer:
     def __init__(self, app, name_of: Callable[[Request], str]) -> None:
         self._app, self._name_of = app, name_of
         self.put: Callable[[str, bytes], None]
-        """Puts an object into the bucket, if this is a server of one."""
+        self.contents: Callable[[], dict[str, bytes]]
+        """Put an object into the bucket, and return the contents of all by their keys, if this is a server of one."""
         self.refusal: Callable[[str, int], Fault] = refusal
         """Returns the fault that is an answer with a code of the vendor, and a status."""
         self.requests: Counter[str] = Counter()
@@ -155,6 +156,9 @@ def s3_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket") -
         client = boto3.client("s3")
         client.create_bucket(Bucket=bucket)
         server.put = lambda key, content: client.put_object(Bucket=bucket, Key=key, Body=content)
+        server.contents = lambda: {
+            each.key: each.get()["Body"].read() for each in boto3.resource("s3").Bucket(bucket).objects.all()
+        }
         fill(server, folder)
         try:
             yield server
