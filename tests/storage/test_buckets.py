@@ -1,6 +1,8 @@
 """Objects in the buckets of all vendors: lists, versions, ranges, conditions, and what stores refuse."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -205,6 +207,41 @@ def test_without_credentials_nobody_asks(scheme, bucket, base, monkeypatch, tmp_
     bucket.faults["b.mp4"] = status(403)
     with pytest.raises(MediaError, match=r"permission denied by the store to nobody, as no credentials were found"):
         reopened(scheme).info(f"{base}/b.mp4")
+
+
+def test_everybody_reads_what_is_public(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with bucket_server("gs", monkeypatch, bucket="public") as server:
+        server.put("a.mp4", b"all")
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+        store = reopened("gs")
+        assert [b"".join(store.read(each)) for each in store.list("gs://public/")] == [b"all"]
+        with pytest.raises(MediaError, match=r"permission denied by the store to nobody, .* or ask for .*create"):
+            store.write("gs://public/b.mp4", io.BytesIO(b""), None)
+
+
+@pytest.mark.parametrize("key", DOTTED)
+def test_a_name_that_azure_cannot_be_asked_for_is_said(monkeypatch, key):
+    with bucket_server("az", monkeypatch, bucket="dots"), pytest.raises(MediaError, match=r"without the parts \. and"):
+        reopened("az").info(f"az://dots/{key}")
+
+
+@pytest.mark.parametrize(
+    ("module", "address", "package"),
+    [
+        ("boto3", "s3://b/a.mp4", "boto3"),
+        ("google.cloud.storage", "gs://b/a.mp4", "google-cloud-storage"),
+        ("azure.identity", "az://b/a.mp4", "azure-storage-blob"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(module, address, package):
+    code = f"import sys; sys.modules[{module!r}] = None; from reelscribe.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "shots", address, "--out", "/nonexistent", "--dry-run"],
+        capture_output=True,
+        text=True,
+    )
+    assert f"{address[:5]}: expected the package {package}, got none; install it with: pip install " in done.stderr
 
 
 @pytest.mark.parametrize("size", [5, 11 * 2**20])

@@ -50,7 +50,9 @@ def test_what_only_s3_refuses_is_said(store, bucket, code, number, reason):
 
 def test_a_list_that_begins_anew_has_an_end(store, bucket):
     page = """<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>
-    <Contents><Key>a.mp4</Key><Size>1</Size><ETag>"1"</ETag></Contents></ListBucketResult>"""
+    <Contents><Key>a.mp4</Key><Size>1</Size><ETag>"1"</ETag></Contents>
+    <Contents><Key>b.mp4</Key><Size>1</Size><ETag>"1"</ETag></Contents>
+    <Contents><Key>c.mp4</Key><Size>1</Size><ETag>"1"</ETag></Contents></ListBucketResult>"""
     bucket.fault_of_all = lambda sending: Response(page, content_type="application/xml")
     with pytest.raises(MediaError, match=r"each object once, got 'a.mp4' again, and no end"):
         list(store.list("s3://bucket/"))

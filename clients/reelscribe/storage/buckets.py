@@ -155,10 +155,10 @@ class BucketStore(ObjectStore):
         """Turn the errors of the vendor's library into ours."""
         try:
             yield
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise MediaError(f"expected answers of {self.vendor.store}, got others: {brief(str(error))}") from None
         except self.library_errors as error:
             raise self._explained(error, action, split_object(address).bucket) from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MediaError(f"expected answers of {self.vendor.store}, got others: {brief(str(error))}") from None
 
     def _refused(self, status: int, code: str, action: Action, bucket: str) -> MediaError:
         """Return what an answer of the store with a status and a code means that is no success."""
