@@ -1,12 +1,16 @@
 """Objects in the buckets of all vendors: lists, versions, ranges, conditions, and what stores refuse."""
 
 import io
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError
+from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.stores import Stores
 from support.buckets import SCHEMES, bucket_server
 from support.stores import every_third, status
@@ -218,6 +222,35 @@ def test_everybody_reads_what_is_public(monkeypatch, tmp_path):
         assert [b"".join(store.read(each)) for each in store.list("gs://public/")] == [b"all"]
         with pytest.raises(MediaError, match=r"permission denied by the store to nobody, .* or ask for .*create"):
             store.write("gs://public/b.mp4", io.BytesIO(b""), None)
+
+
+@pytest.mark.parametrize("way", ["key", "signature", "connection string", "connection string with a signature"])
+def test_azure_takes_all_ways_to_sign_in_and_tells_none(monkeypatch, way):
+    with bucket_server("az", monkeypatch, bucket="ways") as server:
+        server.put("a.mp4", b"all")
+        account, key, endpoint = (
+            os.environ[f"AZURE_STORAGE_{name}"] for name in ("ACCOUNT", "KEY", "SERVICE_ENDPOINT")
+        )
+        until = datetime.now(UTC) + timedelta(hours=1)
+        signature = generate_account_sas(
+            account, key, ResourceTypes(object=True), AccountSasPermissions(read=True), until
+        )
+        secret = f"SharedAccessSignature={signature}" if "with" in way else f"AccountName={account};AccountKey={key}"
+        if way != "key":
+            monkeypatch.delenv("AZURE_STORAGE_KEY")
+        if way == "signature":
+            monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", signature)
+        elif way != "key":
+            monkeypatch.delenv("AZURE_STORAGE_ACCOUNT")
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"BlobEndpoint={endpoint};{secret}")
+        store = reopened("az")
+        assert b"".join(store.read(store.info("az://ways/a.mp4"))) == b"all"
+        for fault in (lambda sending: iter(()), server.refusal("AuthenticationFailed", 403)):
+            server.faults["a.mp4"] = fault
+            with pytest.raises(MediaError) as refused:
+                list(store.read(StoredObject("az://ways/a.mp4", 3, "0x1")))
+            assert "sig=" not in str(refused.value)
+            assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", DOTTED)
