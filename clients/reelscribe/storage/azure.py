@@ -24,7 +24,9 @@ from reelscribe.errors import MediaError, brief
 from reelscribe.storage.address import ObjectAddress
 from reelscribe.storage.blocks import BLOCK_BYTES, BlockStore, for_many_threads
 from reelscribe.storage.buckets import Action, Entry, Vendor
-from reelscribe.storage.objects import ATTEMPTS, CONNECT_SECONDS, StoredObject
+from reelscribe.storage.objects import ATTEMPTS, CONNECT_SECONDS, READ_BYTES, StoredObject
+
+logging.getLogger("azure").addHandler(logging.NullHandler())  # what it logs is in our errors, and may be long
 
 _SCOPE = "https://storage.azure.com/.default"
 _READER, _WRITER = "the role Storage Blob Data Reader", "the role Storage Blob Data Contributor"
@@ -59,11 +61,11 @@ class AzureStore(BlockStore):
         Raises:
             UsageError: The environment names no account, or what is named cannot be used.
         """
-        logging.getLogger("azure").addHandler(logging.NullHandler())  # what it says is in our errors
         transport = RequestsTransport(
             session=for_many_threads(requests.Session()),
             connection_timeout=CONNECT_SECONDS,
             read_timeout=stall_seconds,
+            connection_data_block_size=READ_BYTES,  # by default, 4096
         )
         options: dict[str, Any] = {
             "transport": transport,

@@ -1,7 +1,8 @@
 """Stores whose vendors' libraries send requests with the library requests, and return a range only as a whole.
 
-Such an object is read in blocks, each on the condition that it is still the version that is wanted. All retries are
-here: none of the libraries can be told a number of attempts for every kind of request.
+Such an object is read in blocks, each on the condition that it is still the version that is wanted. Requests are sent
+again here, as Google's library counts seconds and not attempts. Only a content that breaks off is asked for twice more
+by Azure's library itself, which cannot be told not to.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from reelscribe.storage.objects import CONNECTIONS, StoredObject, retried
 T = TypeVar("T")
 S = TypeVar("S", bound=requests.Session)
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**21
 """Number of bytes that one request reads at the most. A reader that is not wanted any more ends after one of them."""
 
 
