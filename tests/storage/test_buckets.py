@@ -292,6 +292,10 @@ def test_an_object_is_written_where_nothing_is_and_replaces_only_what_was_there(
     assert store.info(address) == there._replace(size=size - 1, version=second, modified=store.info(address).modified)
     store.write(address, io.BytesIO(b""), there._replace(version=""))
     assert store.info(address).size == 0
+    there = store.info(address)
+    store.delete(address)
+    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+        store.write(address, io.BytesIO(content), there)
 
 
 def test_an_object_is_deleted_whether_it_is_there_or_not(store, base):

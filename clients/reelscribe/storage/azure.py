@@ -20,7 +20,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobClient, BlobProperties, BlobServiceClient
 
-from reelscribe.errors import MediaError, brief
+from reelscribe.errors import MediaError
 from reelscribe.storage.address import ObjectAddress
 from reelscribe.storage.blocks import BLOCK_BYTES, BlockStore, for_many_threads
 from reelscribe.storage.buckets import Action, Entry, Vendor
@@ -121,12 +121,12 @@ class AzureStore(BlockStore):
         told = getattr(error, "error_code", None) or type(error).__name__
         code = str(getattr(told, "value", told))
         if code in ("ContainerNotFound", "ContainerBeingDeleted"):
-            return MediaError(f"the store has no container {brief(bucket)}; check the name")
+            return self._no_bucket(bucket)
         if code in _BAD_CREDENTIALS or (isinstance(error, ClientAuthenticationError) and not status):
             status = 401
         if code in _HIDDEN and self._is_anonymous:
             status = 403
-        return self._refused(status, code, action, bucket) if status else self._broken(error)
+        return self._refused(status, code, action) if status else self._broken(error)
 
 
 def _open(options: dict[str, Any]) -> tuple[BlobServiceClient, bool]:

@@ -160,11 +160,15 @@ class BucketStore(ObjectStore):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise MediaError(f"expected answers of {self.vendor.store}, got others: {brief(str(error))}") from None
 
-    def _refused(self, status: int, code: str, action: Action, bucket: str) -> MediaError:
+    def _no_bucket(self, bucket: str) -> MediaError:
+        """Return what is said of a bucket that is not there."""
+        return MediaError(f"the store has no {self.vendor.bucket} {brief(bucket)}; check the name")
+
+    def _refused(self, status: int, code: str, action: Action) -> MediaError:
         """Return what an answer of the store with a status and a code means that is no success."""
         vendor = self.vendor
-        if status == 404 and action in ("list", "write"):
-            return MediaError(f"the store has no {vendor.bucket} {brief(bucket)}; check the name")
+        if action == "write" and status in (404, 409, 412):
+            return SourceChanged(REPLACED)
         if status == 404:
             return NoSuchObject("no such object in the store; check the address")
         if status == 403 or (status == 401 and self._is_anonymous):
@@ -174,8 +178,6 @@ class BucketStore(ObjectStore):
             )
         if status == 401:
             return MediaError(f"the store does not take the credentials ({brief(code)}); {vendor.sign_in}")
-        if action == "write" and status in (409, 412):
-            return SourceChanged(REPLACED)
         if status == 412:
             return SourceChanged(CHANGED)
         if status == 416:

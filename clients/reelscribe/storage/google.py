@@ -115,11 +115,17 @@ class GoogleStore(BlockStore):
     def _explained(self, error: Exception, action: Action, bucket: str) -> MediaError:
         kind = type(error).__name__
         if isinstance(error, GoogleAPICallError):
-            return self._refused(int(error.code or 0), kind, action, bucket)
+            status = int(error.code or 0)
+            if status == 404 and action in (
+                "list",
+                "write",
+            ):  # for an object, it does not tell which of both is missing
+                return self._no_bucket(bucket)
+            return self._refused(status, kind, action)
         if isinstance(error, GoogleAuthError) and not (isinstance(error, TransportError) or error.retryable):
-            return self._refused(401, kind, action, bucket)
+            return self._refused(401, kind, action)
         if isinstance(error, TooManyRedirects):
-            return self._refused(302, kind, action, bucket)
+            return self._refused(302, kind, action)
         return self._broken(error)
 
 

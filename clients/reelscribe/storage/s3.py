@@ -178,12 +178,12 @@ class S3Store(BucketStore):
         if isinstance(error, ClientError):
             code, status = _code(error), _status(error)
             if code == "NoSuchBucket":
-                return MediaError(f"the store has no bucket {brief(bucket)}; check the name")
+                return self._no_bucket(bucket)
             if code in _CREDENTIALS:
                 status = 401
             if status in (301, 307):
                 return MediaError(f"the bucket {brief(bucket)} is in another region; set AWS_REGION to that")
-            return self._refused(status, code, action, bucket)
+            return self._refused(status, code, action)
         if isinstance(error, ParamValidationError):
             return MediaError(f"expected a bucket and an object, as {self.vendor.example}: {brief(str(error))}")
         if isinstance(error, HTTPError):
