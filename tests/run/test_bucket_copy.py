@@ -1,4 +1,4 @@
-"""A run whose results are copied to a bucket, in a real S3 server: what is there, who may go on, and what may fail."""
+"""A run whose results are copied to a bucket: what is there, who may go on, and what may fail."""
 
 import asyncio
 import sqlite3
@@ -24,11 +24,12 @@ from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
 from reelscribe.storage import objects
+from support.buckets import SECRET, bucket_server
 from support.commands import reelscribe
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.local_cluster import LocalCluster
 from support.patience import PATIENCE
-from support.stores import every_third, lost_answer, refusal, s3_server, status
+from support.stores import every_third, lost_answer, refusal, status
 
 OUT = "s3://bucket/results/"
 OPTIONS = CaptionOptions(Sampling(frames=4), decode_workers=1)
@@ -47,13 +48,17 @@ app(sys.argv[1:])
 
 
 @pytest.fixture
-def bucket(monkeypatch):
+def scheme():
+    """Where the bucket is, unless a test says otherwise."""
+    return "s3"
+
+
+@pytest.fixture
+def bucket(scheme, monkeypatch):
     monkeypatch.setattr(objects, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(objects, "MOST_PAUSE", 0.001)
-    with s3_server(monkeypatch) as server:
-        server.client = boto3.client("s3")
+    with bucket_server(scheme, monkeypatch) as server:
         yield server
-        server.client.close()
 
 
 @pytest.fixture
@@ -81,30 +86,23 @@ async def annotate(library, server, out, work_dir=None, *, elsewhere=False, star
         return await asyncio.wait_for(run.run([str(library)]), PATIENCE)
 
 
-def contents(bucket) -> dict[str, bytes]:
-    """What is in the bucket."""
-    listed = bucket.client.list_objects_v2(Bucket="bucket").get("Contents", ())
-    keys = [each["Key"] for each in listed]
-    return {key: bucket.client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
-
-
 def files(folder: Path) -> dict[str, bytes]:
     """The files of a run's folder that have the same bytes wherever it was."""
     paths = [path for path in folder.rglob("*") if path.is_file() and ".sqlite" not in path.name]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.name != ".lock"}
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-async def test_the_bucket_has_what_a_folder_would_have(bucket, library, tmp_path, elsewhere):
+@pytest.mark.parametrize(("scheme", "elsewhere"), [("s3", False), ("s3", True), ("gs", True), ("az", False)])
+async def test_the_bucket_has_what_a_folder_would_have(scheme, bucket, library, tmp_path, elsewhere):
     async with FakeTorchServe() as server:
         await annotate(library, server, tmp_path / "local")
-        await annotate(library, server, OUT, tmp_path / "work", elsewhere=elsewhere)
-    found = {key.removeprefix("results/"): content for key, content in contents(bucket).items()}
+        await annotate(library, server, f"{scheme}://bucket/results", tmp_path / "work", elsewhere=elsewhere)
+    found = {key.removeprefix("results/"): content for key, content in bucket.contents().items()}
     assert found.pop("ledger.sqlite")
     assert found == files(tmp_path / "local")
     assert {"annotations.jsonl", "failures.txt", "run.json"} < found.keys()
     assert any(name.startswith("thumbnails/") for name in found)
-    assert b"secret-of-the-store" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(SECRET.search(path.read_bytes().decode("latin1")) for path in tmp_path.rglob("*") if path.is_file())
 
 
 async def test_what_has_not_changed_is_not_sent_again_and_what_is_gone_is_deleted(bucket, library, tmp_path):
@@ -113,10 +111,10 @@ async def test_what_has_not_changed_is_not_sent_again_and_what_is_gone_is_delete
         bucket.written.clear()
         await annotate(library, server, OUT, tmp_path / "work")
         assert +bucket.written == {"ledger.sqlite": 1}
-        assert "results/failures.txt" in contents(bucket)
+        assert "results/failures.txt" in bucket.contents()
         (library / "text.mp4").write_bytes((library / "old.avi").read_bytes())
         await annotate(library, server, OUT, tmp_path / "other")  # which has the list of failures from the bucket
-    assert "results/failures.txt" not in contents(bucket)
+    assert "results/failures.txt" not in bucket.contents()
 
 
 async def test_after_a_kill_another_machine_asks_for_nothing_that_is_in_the_copy(bucket, library, tmp_path):
@@ -144,7 +142,7 @@ async def test_after_a_kill_another_machine_asks_for_nothing_that_is_in_the_copy
         await annotate(library, server, OUT, tmp_path / "other")
         assert frames(server) == wanted - answered
     assert (tmp_path / "other" / NAME).read_bytes() == (tmp_path / "local" / NAME).read_bytes()
-    assert contents(bucket)[f"results/{NAME}"] == (tmp_path / "local" / NAME).read_bytes()
+    assert bucket.contents()[f"results/{NAME}"] == (tmp_path / "local" / NAME).read_bytes()
 
 
 def frames(server) -> int:
@@ -164,7 +162,7 @@ def frames_in(ledger: bytes, tmp_path) -> int:
 def wait_for_frames(bucket, tmp_path, wanted: int) -> None:
     """Wait until the ledger in the bucket has so many frames."""
     written = 0
-    while not written or frames_in(contents(bucket).get(LEDGER, b""), tmp_path) < wanted:
+    while not written or frames_in(bucket.contents().get(LEDGER, b""), tmp_path) < wanted:
         with bucket.asked:
             assert bucket.asked.wait_for(lambda least=written: bucket.written["ledger.sqlite"] > least, PATIENCE)
             written = bucket.written["ledger.sqlite"]
@@ -196,7 +194,7 @@ async def test_a_ledger_that_arrived_when_the_run_was_killed_is_known(bucket, li
     bucket.fault_of_writes = None
     async with FakeTorchServe() as server:
         await annotate(library, server, OUT, tmp_path / "work")
-    assert f"results/{NAME}" in contents(bucket)
+    assert f"results/{NAME}" in bucket.contents()
 
 
 async def test_of_two_machines_that_go_on_one_ends(bucket, often, library, tmp_path):
@@ -212,13 +210,13 @@ async def test_of_two_machines_that_go_on_one_ends(bucket, often, library, tmp_p
             ended.result()
         gate.open.set()
         await lasting
-        records, server.received = contents(bucket)[f"results/{NAME}"], []
+        records, server.received = bucket.contents()[f"results/{NAME}"], []
         loser = tmp_path / ("one" if ended is first else "two")
         with pytest.raises(OutputError, match="run the command with an empty --work-dir"):
             await annotate(library, server, OUT, loser)
         await annotate(library, server, OUT, tmp_path / "three")
     assert server.received == []
-    assert contents(bucket)[f"results/{NAME}"] == records
+    assert bucket.contents()[f"results/{NAME}"] == records
 
 
 @pytest.mark.parametrize("fault", [every_third(503), every_third(500), lost_answer])
@@ -228,7 +226,7 @@ async def test_what_the_store_does_costs_nothing(bucket, often, library, tmp_pat
         await annotate(library, server, tmp_path / "local")
         await annotate(library, server, OUT, tmp_path / "work")
         await annotate(library, server, OUT, tmp_path / "work")
-    found = {key.removeprefix("results/"): content for key, content in contents(bucket).items()}
+    found = {key.removeprefix("results/"): content for key, content in bucket.contents().items()}
     assert found.pop("ledger.sqlite")
     assert found == files(tmp_path / "local")
 
@@ -245,7 +243,7 @@ async def test_credentials_that_expire_end_the_run_which_goes_on_with_others(buc
         bucket.fault_of_writes = None
         gate.open.set()
         await annotate(library, server, OUT, tmp_path / "work")
-    assert contents(bucket)[f"results/{NAME}"] == (tmp_path / "work" / NAME).read_bytes()
+    assert bucket.contents()[f"results/{NAME}"] == (tmp_path / "work" / NAME).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -288,18 +286,19 @@ async def test_a_run_that_is_stopped_sends_what_it_has(bucket, library, tmp_path
     run = None
     async with FakeTorchServe(answer) as server:
         assert (await annotate(library, server, OUT, tmp_path / "work", started=keep)).interrupted
-    assert frames_in(contents(bucket)[LEDGER], tmp_path) == frames(server) > 0
-    assert contents(bucket)[f"results/{NAME}"] == (tmp_path / "work" / NAME).read_bytes()
+    assert frames_in(bucket.contents()[LEDGER], tmp_path) == frames(server) > 0
+    assert bucket.contents()[f"results/{NAME}"] == (tmp_path / "work" / NAME).read_bytes()
 
 
 async def test_a_copy_that_was_deleted_is_made_anew(bucket, library, tmp_path):
     async with FakeTorchServe() as server:
         await annotate(library, server, OUT, tmp_path / "work")
-        before = contents(bucket)
-        for key in before:
-            bucket.client.delete_object(Bucket="bucket", Key=key)
+        before = bucket.contents()
+        with closing(boto3.client("s3")) as client:
+            for key in before:
+                client.delete_object(Bucket="bucket", Key=key)
         await annotate(library, server, OUT, tmp_path / "work")
-    assert contents(bucket).keys() == before.keys()
+    assert bucket.contents().keys() == before.keys()
 
 
 @pytest.mark.parametrize(
@@ -311,6 +310,7 @@ async def test_a_copy_that_was_deleted_is_made_anew(bucket, library, tmp_path):
         ("out", "work", "--work-dir: expected it only with an --out in a bucket, got the folder out"),
         ("s3:///results", "work", "expected a bucket"),
         (Path(OUT), "work", "out: expected an address as text, got the path s3:/bucket/results"),
+        (Path("gs://bucket/results"), "work", "out: expected an address as text, got the path gs:/bucket/results"),
     ],
 )
 def test_folders_that_do_not_fit_are_refused(out, work_dir, reason):
@@ -324,18 +324,18 @@ async def test_a_folder_with_files_of_others_is_refused(bucket, library, tmp_pat
             UsageError, match=r"--work-dir: expected the folder of a run, or an empty one, .* got .*library"
         ):
             await annotate(library, server, OUT, tmp_path)
-    assert contents(bucket) == {}
+    assert bucket.contents() == {}
 
 
 def test_exports_are_sent_and_a_dry_run_changes_nothing(bucket, media, tmp_path):
     words = ["shots", str(media / "old.avi"), "--out", OUT, "--work-dir", str(tmp_path / "work"), "--format", "csv"]
     planned = CliRunner().invoke(app, [*words, "--dry-run"])
-    assert (planned.exit_code, contents(bucket), (tmp_path / "work").exists()) == (0, {}, False), planned.output
+    assert (planned.exit_code, bucket.contents(), (tmp_path / "work").exists()) == (0, {}, False), planned.output
     assert CliRunner().invoke(app, words).exit_code == 0
     bucket.written.clear()
     assert CliRunner().invoke(app, words).exit_code == 0
     assert bucket.written["ledger.sqlite"] == 1  # though exports are sent after the rest
-    assert contents(bucket)["results/sources.csv"] == (tmp_path / "work" / "sources.csv").read_bytes()
+    assert bucket.contents()["results/sources.csv"] == (tmp_path / "work" / "sources.csv").read_bytes()
     words[words.index(str(tmp_path / "work"))] = str(tmp_path / "other")
     assert "all done before" in CliRunner().invoke(app, [*words, "--dry-run"]).output
     assert not (tmp_path / "other").exists()

@@ -11,7 +11,6 @@ import tarfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import boto3
 import pytest
 
 from reelscribe._track_specs import ModelSpec
@@ -27,6 +26,7 @@ from reelscribe.storage import objects
 from reelscribe.storage.spool import SpoolOptions
 from reelscribe.thumbnails.store import ThumbnailStore
 from reelscribe.viewer.index.source_row import read_line
+from support.buckets import SCHEMES, SECRET, bucket_server
 from support.commands import reelscribe
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
@@ -59,9 +59,15 @@ def library(media, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def bucket(library, monkeypatch):
+def scheme():
+    """Where the bucket is, unless a test says otherwise."""
+    return "s3"
+
+
+@pytest.fixture
+def bucket(scheme, library, monkeypatch):
     monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
-    with s3_server(monkeypatch, library) as server:
+    with bucket_server(scheme, monkeypatch, library) as server:
         yield server
 
 
@@ -103,39 +109,42 @@ def fail(bucket, library: Path) -> None:
 
     def change(sending):
         if sending.number > 1:  # it was asked for its version before
-            boto3.client("s3").put_object(Bucket="bucket", Key="changed.mp4", Body=b"other content")
+            bucket.put("changed.mp4", b"other content")
 
     bucket.faults["changed.mp4"] = change
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-async def test_records_are_those_of_local_files_whatever_the_store_does(library, bucket, expected, tmp_path, elsewhere):
+@pytest.mark.parametrize(("scheme", "elsewhere"), [("s3", False), ("s3", True), ("gs", True), ("az", False)])
+async def test_records_are_those_of_local_files_whatever_the_store_does(
+    scheme, library, bucket, expected, tmp_path, elsewhere
+):
     fail(bucket, library)
-    records = await annotate("s3://bucket/", tmp_path, elsewhere=elsewhere, stall_seconds=5.0)
+    records = await annotate(f"{scheme}://bucket/", tmp_path, elsewhere=elsewhere, stall_seconds=5.0)
     reasons = [records.pop(name)["error"] for name in FOREVER]
     assert records == {name: record for name, record in expected.items() if name not in FOREVER}
     assert [error["type"] for error in reasons] == ["NoSuchObject", "MediaError", "SourceChanged"]
     assert "permission denied by the store" in reasons[1]["message"]
     text = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
-    assert "secret-of-the-store" not in text
+    assert not SECRET.search(text)
     assert "/proc/" not in text
 
 
-async def test_each_object_is_fetched_once_and_never_again(library, bucket, expected, tmp_path):
-    assert await annotate("s3://bucket/", tmp_path) == expected
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_each_object_is_fetched_once_and_never_again(scheme, library, bucket, expected, tmp_path):
+    assert await annotate(f"{scheme}://bucket/", tmp_path) == expected
     sizes = {path.name: path.stat().st_size for path in library.iterdir()}
     fetched = {name: sent / sizes[name] for name, sent in bucket.sent.items() if sizes.get(name)}
     print(f"bytes fetched: {max(fetched.values()):.3f} of a source at most")
     assert max(fetched.values()) <= 1.05
     bucket.requests.clear()
-    assert await annotate("s3://bucket/", tmp_path) == expected
+    assert await annotate(f"{scheme}://bucket/", tmp_path) == expected
     assert set(bucket.requests) == {"bucket"}  # its list alone
 
 
 async def test_an_object_that_has_changed_is_done_anew(library, bucket, tmp_path):
     before = await annotate("s3://bucket/same-640x360.webm", tmp_path)
     content = (library / "old.avi").read_bytes()
-    boto3.client("s3").put_object(Bucket="bucket", Key="same-640x360.webm", Body=content)
+    bucket.put("same-640x360.webm", content)
     after = await annotate("s3://bucket/same-640x360.webm", tmp_path)
     assert after["same-640x360.webm"]["source"]["bytes"] == len(content)
     assert before != after
@@ -276,9 +285,7 @@ async def test_a_range_that_cannot_be_fetched_is_the_error_of_the_source(
     with s3_server(monkeypatch, large) as bucket:
 
         def change(sending):
-            boto3.client("s3").put_object(
-                Bucket="bucket", Key="large.mp4", Body=(large / "large.mp4").read_bytes()[::-1]
-            )
+            bucket.put("large.mp4", (large / "large.mp4").read_bytes()[::-1])
 
         late = fault or change
         bucket.faults["large.mp4"] = lambda sending: late(sending) if sending.number > 3 else None
@@ -286,6 +293,6 @@ async def test_a_range_that_cannot_be_fetched_is_the_error_of_the_source(
         assert failed["error"]["type"] == type_of_error
         assert failed["captions"] == []
         bucket.faults = {}
-        boto3.client("s3").put_object(Bucket="bucket", Key="large.mp4", Body=(large / "large.mp4").read_bytes())
+        bucket.put("large.mp4", (large / "large.mp4").read_bytes())
         (again,) = (await annotate("s3://bucket/", tmp_path / "out", options=options)).values()
     assert (again["error"], len(again["captions"])) == (None, 2)

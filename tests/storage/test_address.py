@@ -8,7 +8,9 @@ from reelscribe.errors import UsageError
 from reelscribe.storage.address import absolute_name, check_address, file_name, is_address, split_object, suffix
 
 
-@pytest.mark.parametrize("name", ["s3://b/k.mp4", "S3://b/k.mp4", "https://h/a.mp4", "http://h:80/a.mp4"])
+@pytest.mark.parametrize(
+    "name", ["s3://b/k.mp4", "S3://b/k.mp4", "gs://b/k", "az://c/k", "https://h/a.mp4", "http://h:80/a.mp4"]
+)
 def test_addresses_are_kept_as_they_are(name):
     assert is_address(name)
     assert absolute_name(name) == name
@@ -43,6 +45,7 @@ def test_the_suffix_is_that_of_the_file_name():
         "http://example.org/a.mp4?access_token=hidden",
         "https://example.org/a.mp4?Key-Pair-Id=a&Signature=hidden",
         "s3://name:hidden@bucket/a.mp4",
+        "az://name:hidden@container/a.mp4",
         "https://example.org/a.mp4#jwt=hidden",
         "https://[example.org/a.mp4",
         "https://example.org:99999/a.mp4",

@@ -4,8 +4,8 @@ import io
 import json
 import tarfile
 import tracemalloc
+from contextlib import ExitStack
 
-import boto3
 import pytest
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
@@ -13,7 +13,8 @@ from reelscribe.errors import MediaError, NoSuchObject, SourceChanged
 from reelscribe.storage import archives
 from reelscribe.storage.search import find_members
 from reelscribe.storage.stores import Stores
-from support.stores import every_third, s3_server, web_server
+from support.buckets import SCHEMES, bucket_server
+from support.stores import every_third, web_server
 
 
 @pytest.fixture
@@ -95,17 +96,22 @@ def test_an_archive_that_was_changed_is_not_read(stores, tmp_path):
 def test_archives_in_stores_are_read_by_ranges(stores, tmp_path, monkeypatch):
     (folder := tmp_path / "b").mkdir()
     write_tar(folder / "s.tar", {f"{k}.mp4": bytes([k]) * 300_000 for k in range(8)})
-    with s3_server(monkeypatch, folder) as bucket, web_server(folder) as (web, address):
-        for shard, server in (("s3://bucket/s.tar", bucket), (f"{address}/s.tar", web)):
+    with ExitStack() as stack:
+        web, address = stack.enter_context(web_server(folder))
+        buckets = {scheme: stack.enter_context(bucket_server(scheme, monkeypatch, folder)) for scheme in SCHEMES}
+        places = {f"{scheme}://bucket/s.tar": bucket for scheme, bucket in buckets.items()}
+        for shard, server in (places | {f"{address}/s.tar": web}).items():
             found = list(find_members(shard, VIDEO_SUFFIXES, stores))
             assert [each.address for each in found] == [f"{shard}::{k}.mp4" for k in range(8)]
             size = (folder / "s.tar").stat().st_size
             assert server.sent["s.tar"] < size / 10
             assert b"".join(stores.of(shard + "::").read(found[3])) == bytes([3]) * 300_000
             assert server.sent["s.tar"] < size / 10 + 320_000
-        boto3.client("s3").put_object(Bucket="bucket", Key="s.tar", Body=b"other")
-        with pytest.raises(SourceChanged):
-            b"".join(stores.of("s3://bucket/s.tar::").read(found[3]._replace(address="s3://bucket/s.tar::3.mp4")))
+        for shard, bucket in places.items():
+            found = list(find_members(shard, VIDEO_SUFFIXES, stores))
+            bucket.put("s.tar", b"other")
+            with pytest.raises(SourceChanged):
+                b"".join(stores.of(f"{shard}::").read(found[3]))
 
 
 def hostile(tmp_path) -> dict[str, bytes]:

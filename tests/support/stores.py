@@ -1,4 +1,4 @@
-"""Servers that keep sources: a web server of a folder, and a real S3 server (moto), both with faults on demand."""
+"""Servers that keep sources, with faults on demand: a web server of a folder, and a real S3 server (moto)."""
 
 import hashlib
 import itertools
@@ -49,8 +49,13 @@ class Sending:
 class ObjectServer:
     """A server of objects. It counts what it sends, and fails as it is told."""
 
-    def __init__(self, app) -> None:
-        self._app = app
+    def __init__(self, app, name_of: Callable[[Request], str]) -> None:
+        self._app, self._name_of = app, name_of
+        self.put: Callable[[str, bytes], None]
+        self.contents: Callable[[], dict[str, bytes]]
+        """Put an object into the bucket, and return the contents of all by their keys, if this is a server of one."""
+        self.refusal: Callable[[str, int], Fault] = refusal
+        """Returns the fault that is an answer with a code of the vendor, and a status."""
         self.requests: Counter[str] = Counter()
         """Number of requests for each file name."""
         self.sent: Counter[str] = Counter()
@@ -68,7 +73,7 @@ class ObjectServer:
 
     def __call__(self, environ, start_response):
         request = Request(environ)
-        name = request.path.rpartition("/")[2]
+        name = self._name_of(request)
         is_read = request.method in ("GET", "HEAD")
         with self._lock:
             self.requests[name] += 1
@@ -85,6 +90,10 @@ class ObjectServer:
             return failing(environ, start_response)
         pieces = sending.pieces
         start_response(*told[0])
+        if "application/json" in dict(told[0][1]).get(
+            "Content-Type", ""
+        ):  # what is told of an object is not its content
+            return pieces if failing is None else failing
         return self._counted(name, pieces if failing is None else failing)
 
     def _counted(self, name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -95,9 +104,9 @@ class ObjectServer:
 
 
 @contextmanager
-def serving(app, **options) -> Iterator[tuple[ObjectServer, str]]:
-    """Serve an application of WSGI; yields the server and its address."""
-    objects = ObjectServer(app)
+def serving(app, name_of=lambda request: request.path.rpartition("/")[2], **options):
+    """Serve an application of WSGI; yields the server, which knows requests by names, and its address."""
+    objects = ObjectServer(app, name_of)
     server = make_server("127.0.0.1", 0, objects, threaded=True, **options)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -150,11 +159,11 @@ def s3_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket") -
             monkeypatch.setenv(name, value)
         client = boto3.client("s3")
         client.create_bucket(Bucket=bucket)
-        for path in sorted(folder.rglob("*")) if folder else ():
-            if path.is_file():
-                client.put_object(Bucket=bucket, Key=str(path.relative_to(folder)), Body=path.read_bytes())
-        server.requests.clear()
-        server.written.clear()
+        server.put = lambda key, content: client.put_object(Bucket=bucket, Key=key, Body=content)
+        server.contents = lambda: {
+            each.key: each.get()["Body"].read() for each in boto3.resource("s3").Bucket(bucket).objects.all()
+        }
+        fill(server, folder)
         try:
             yield server
         finally:
@@ -164,6 +173,15 @@ def s3_server(monkeypatch, folder: Path | None = None, bucket: str = "bucket") -
                     client.delete_object(Bucket=bucket, Key=each["Key"])
             client.delete_bucket(Bucket=bucket)
             client.close()
+
+
+def fill(server: ObjectServer, folder: Path | None) -> None:
+    """Put the files of a folder into the bucket of a server, which forgets how they came."""
+    for path in sorted(folder.rglob("*")) if folder else ():
+        if path.is_file():
+            server.put(str(path.relative_to(folder)), path.read_bytes())
+    server.requests.clear()
+    server.written.clear()
 
 
 def status(code: int, *, times: int | None = None) -> Fault:

@@ -36,7 +36,7 @@ from reelscribe.export.beside import NAME as BESIDE
 from reelscribe.results.annotations import FAILURES_NAME
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import copy_ledger, open_memory, output_errors
-from reelscribe.storage.address import check_address, looks_like_address
+from reelscribe.storage.address import BUCKET_SCHEMES, check_address, is_object, looks_like_address
 from reelscribe.storage.objects import ObjectStore, StoredObject, retried
 from reelscribe.storage.stores import Stores
 from reelscribe.thumbnails.store import NAME as THUMBNAILS
@@ -82,7 +82,7 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
             although `out` is a folder.
     """
     name = os.fspath(out)
-    if isinstance(out, Path) and name.startswith("s3:/"):
+    if isinstance(out, Path) and name.startswith(tuple(f"{scheme}:/" for scheme in BUCKET_SCHEMES)):
         raise UsageError(f"out: expected an address as text, got the path {name}, which lacks a slash")
     if not looks_like_address(name):
         if work_dir is not None:
@@ -91,9 +91,9 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
                 " itself; leave --work-dir out"
             )
         return Path(name), None
-    if not name.lower().startswith("s3://"):
+    if not is_object(name):
         raise UsageError(
-            f"--out: expected a folder, or one of a bucket, such as s3://bucket/results/, got {name.partition('://')[0]}"
+            f"--out: expected a folder, or one of a bucket, such as s3://bucket/results/, gs:// or az://, got {name.partition('://')[0]}"
             "://..., where nothing can be written"
         )
     check_address(name)

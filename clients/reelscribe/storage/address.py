@@ -1,5 +1,6 @@
-"""The names of sources that are no files: ``s3://bucket/films/one.mp4``, ``https://example.org/one.mp4`` and members of
-archives, such as ``shard-000.tar::one.mp4``.
+"""The names of sources that are no files: ``s3://bucket/films/one.mp4``, ``gs://bucket/films/one.mp4``,
+``az://container/films/one.mp4``, ``https://example.org/one.mp4`` and members of archives, such as
+``shard-000.tar::one.mp4``.
 
 An address is the name of a source, as a path is: records, messages and the ledger have it as it was given. So nothing
 secret may be in it. A path of this machine that looks like an address can be given as ``./s3:/...``.
@@ -14,7 +15,10 @@ from urllib.parse import quote, urlsplit
 
 from reelscribe.errors import UsageError
 
-SCHEMES = ("s3", "https", "http")
+BUCKET_SCHEMES = ("s3", "gs", "az")
+"""The schemes of stores with buckets, which can be listed and written to."""
+
+SCHEMES = (*BUCKET_SCHEMES, "https", "http")
 """The schemes of addresses that are read."""
 
 _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
@@ -38,6 +42,11 @@ class ObjectAddress(NamedTuple):
 def is_address(name: str) -> bool:
     """Return whether the name of a source is an address, and not a path of this machine."""
     return _ADDRESS.match(name) is not None
+
+
+def is_object(name: str) -> bool:
+    """Return whether a name is the address of an object in a bucket, or of the bucket."""
+    return is_address(name) and not is_web_address(name)
 
 
 def is_member(name: str) -> bool:
@@ -126,7 +135,8 @@ def check_address(address: str) -> None:
     if is_web_address(address) and _SECRET.search(address):
         raise UsageError(
             f"{shown}: expected an address without a signature or token, which would get into records; give the"
-            " object's own address, such as s3://bucket/key, with the credentials in the environment"
+            " object's own address, such as s3://bucket/key, gs://bucket/key or az://container/key, with the"
+            " credentials in the environment"
         )
     try:
         host = urlsplit(address).hostname and urlsplit(address).port != 0 if is_web_address(address) else place

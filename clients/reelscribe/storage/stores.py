@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -9,6 +10,13 @@ from threading import Lock
 from reelscribe.errors import MediaError, UsageError, missing_package
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ATTEMPTS, CONNECTIONS, STALL_SECONDS, ObjectStore
+
+_BUCKETS = {
+    "s3": ("s3", "S3Store", "boto3"),
+    "gs": ("google", "GoogleStore", "google-cloud-storage"),
+    "az": ("azure", "AzureStore", "azure-storage-blob"),
+}
+"""The module, the class and the package of the stores with buckets, by their schemes, which are names of extras."""
 
 
 class Stores:
@@ -19,7 +27,7 @@ class Stores:
 
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
-            attempts: Number of times that a request to S3 is sent until the store does not fail.
+            attempts: Number of times that a request to a store with buckets is sent until the store does not fail.
         """
         self._stall_seconds, self._attempts = stall_seconds, attempts
         self._lock = Lock()
@@ -29,7 +37,7 @@ class Stores:
         """Return the store of an address.
 
         Raises:
-            UsageError: A package that it needs is not installed, or settings of AWS cannot be used.
+            UsageError: A package that it needs is not installed, or settings for it cannot be used.
         """
         kind = _kind(address)
         with self._lock:
@@ -71,11 +79,13 @@ class Stores:
             from reelscribe.storage.archives import FileStore, TarStore
 
             return TarStore(self.of) if kind == "tar" else FileStore()
+        module, store, package = _BUCKETS[kind]
         try:
-            from reelscribe.storage.s3 import S3Store
+            opens = getattr(importlib.import_module(f"reelscribe.storage.{module}"), store)
         except ImportError:
-            raise UsageError(f"s3://: {missing_package('boto3', 's3')}") from None
-        return S3Store(self._stall_seconds, self._attempts)
+            raise UsageError(f"{kind}://: {missing_package(package, kind)}") from None
+        opened: ObjectStore = opens(self._stall_seconds, self._attempts)
+        return opened
 
 
 def _kind(name: str) -> str:

@@ -19,6 +19,7 @@ from reelscribe.viewer.index.source_row import source_id
 from reelscribe.viewer.media import store_reader
 from support.browser import open_browser
 from support.browsing import browsing, caption
+from support.buckets import SCHEMES, bucket_server
 from support.patience import PATIENCE
 from support.stores import s3_server, status, web_server
 
@@ -298,3 +299,18 @@ async def test_a_member_of_an_archive_plays_from_its_place_in_it(client, library
         async with client.get(media) as response:
             assert response.status == 404
             assert "has changed since the run" in await response.text()
+
+
+@pytest.mark.parametrize("scheme", [each for each in SCHEMES if each != "s3"])
+async def test_a_source_of_any_bucket_plays(client, scheme, content, tmp_path, monkeypatch):
+    (folder := tmp_path / "library").mkdir()
+    (folder / "plays.mp4").write_bytes(content)
+    with bucket_server(scheme, monkeypatch, folder) as bucket:
+        await caption(tmp_path / "out", f"{scheme}://bucket/")
+        with browsing(tmp_path / "out") as address:
+            media = f"{address}media/{id_of(f'{scheme}://bucket/plays.mp4')}"
+            async with client.get(media, headers={"Range": "bytes=70000-70009"}) as response:
+                assert (response.status, await response.read()) == (206, content[70000:70010])
+            bucket.put("plays.mp4", b"other")
+            async with client.get(media) as response:
+                assert (response.status, "has changed since the run" in await response.text()) == (404, True)

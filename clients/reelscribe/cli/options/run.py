@@ -54,8 +54,8 @@ class RunOptions:
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Media files, folders (searched at every depth), or globs, on this machine or as s3://bucket/films/;"
-            " or https:// addresses of files."
+            help="Media files, folders (searched at every depth), or globs, on this machine or as s3://bucket/films/,"
+            " gs:// or az://; or https:// addresses of files."
         ),
     ] = None
     out: Annotated[
