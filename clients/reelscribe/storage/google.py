@@ -116,10 +116,8 @@ class GoogleStore(BlockStore):
         kind = type(error).__name__
         if isinstance(error, GoogleAPICallError):
             status = int(error.code or 0)
-            if status == 404 and action in (
-                "list",
-                "write",
-            ):  # for an object, it does not tell which of both is missing
+            # For an object, the store does not tell whether that is missing or its bucket.
+            if status == 404 and action in ("list", "write"):
                 return self._no_bucket(bucket)
             return self._refused(status, kind, action)
         if isinstance(error, GoogleAuthError) and not (isinstance(error, TransportError) or error.retryable):
