@@ -53,7 +53,7 @@ def help_of(command: Any, context: Any) -> str:
     lines = [*_wrapped(f"Usage: {usage_of(command, context)}", columns, hang=4), ""]
     for paragraph in _paragraphs(command):
         lines += [*_wrapped(paragraph, columns), ""]
-    for heading, entries in _sections(command, context).items():
+    for heading, entries in sections_of(command, context).items():
         if entries:
             lines += [f"{heading}:", *(line for names, text in entries for line in _entry(names, text, columns)), ""]
     return "\n".join(lines).rstrip("\n")
@@ -73,8 +73,13 @@ def _paragraphs(command: Any) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n")]
 
 
-def _sections(command: Any, context: Any) -> dict[Heading, list[tuple[str, str]]]:
-    """Return the names and meanings of all arguments, options and commands that can follow the name of a command."""
+def sections_of(command: Any, context: Any) -> dict[Heading, list[tuple[str, str]]]:
+    """Return the names and meanings of all arguments, options and commands that can follow the name of a command.
+
+    Args:
+        command: A command or group of typer.
+        context: The context that it was called in.
+    """
     sections: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
     for parameter in command.get_params(context):
         if parameter.param_type_name == "argument":
