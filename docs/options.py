@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from click import Context
 from typer.main import get_command
 
 from reelscribe.cli import app
@@ -15,7 +14,7 @@ RUNS = ("caption", "transcribe", "annotate", "shots")
 """The commands that share most of their options; their options are in one table."""
 
 
-def commands(command: Any, context: Context) -> Iterator[tuple[str, Any, Context]]:
+def commands(command: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield each command that is no group, with its words and its context.
 
     Args:
@@ -26,10 +25,10 @@ def commands(command: Any, context: Context) -> Iterator[tuple[str, Any, Context
     if not inner:
         yield context.command_path.removeprefix("reelscribe").strip(), command, context
     for name, each in inner.items():
-        yield from commands(each, Context(each, parent=context, info_name=name))
+        yield from commands(each, each.context_class(each, parent=context, info_name=name))
 
 
-def rows_of_runs(runs: list[tuple[str, Any, Context]]) -> dict[Heading, dict[tuple[str, str], list[str]]]:
+def rows_of_runs(runs: list[tuple[str, Any, Any]]) -> dict[Heading, dict[tuple[str, str], list[str]]]:
     """Return for each heading the options with their meanings, and the commands that have them.
 
     Args:
@@ -54,10 +53,10 @@ def cell(text: str) -> str:
 
 def lines() -> Iterator[str]:
     """Yield the lines of the page."""
-    root = get_command(app)
-    every = list(commands(root, Context(root, info_name="reelscribe")))
+    root: Any = get_command(app)
+    every = list(commands(root, root.context_class(root, info_name="reelscribe")))
     runs = [each for each in every if each[0] in RUNS]
-    yield "# Options\n\nThese are the options of all commands, as `--help` explains them. [cli.md](cli.md) is the guide.\n"
+    yield "# Options\n\nThese are the options of all commands, as their help has them. [cli.md](cli.md) is the guide.\n"
     yield "\n## caption, transcribe, annotate, shots\n"
     for heading, rows in rows_of_runs(runs).items():
         yield f"\n### {heading}\n\n| | of | |\n|---|---|---|\n"
