@@ -19,6 +19,7 @@ from reelscribe.cli.options.run import (
     Beside,
     Cues,
     Overwrite,
+    SpeakerNames,
     beside_formats,
     one_of,
     output_option,
@@ -71,6 +72,7 @@ def export(
     beside: Beside = None,
     overwrite: Overwrite = False,
     cues: Cues = "auto",
+    speaker_names: SpeakerNames = False,
     media: Annotated[
         str,
         output_option(
@@ -104,11 +106,15 @@ def export(
         if media != "link" and "html" not in formats:
             raise UsageError(f"--media {media}: only pages have players; add --format html, or leave it out")
         lines: list[str] = []
+        done: export_beside.Beside | None = None
         with current_annotations(out) as annotations:
             if formats:
-                written = export_annotations(annotations, folder, formats, shown, site, lines.append)
+                written = export_annotations(
+                    annotations, folder, formats, shown, site, lines.append, speaker_names=speaker_names
+                )
                 lines.insert(0, describe_written(written, folder))
-            done = write_beside(annotations, out, next_to, shown, overwrite=overwrite) if next_to else None
+            if next_to:
+                done = write_beside(annotations, out, next_to, shown, overwrite=overwrite, speaker_names=speaker_names)
         for line in lines:
             typer.echo(printable(line))
         if done:

@@ -346,13 +346,18 @@ def _export(options: RunOptions, beside: Sequence[str], shown: CueSource, progre
     from reelscribe.reporting.progress import JsonLines
     from reelscribe.results.annotations import NAME
 
+    annotations, speaker_names = options.folder / NAME, options.speaker_names
     if options.formats:
         lines: list[str] = []
-        exported = export(options.folder / NAME, options.folder, options.formats, shown, tell=lines.append)
+        exported = export(
+            annotations, options.folder, options.formats, shown, tell=lines.append, speaker_names=speaker_names
+        )
         _report_export(options, progress, exported, lines)
     if not beside:
         return True
-    done = write_beside(options.folder / NAME, options.folder, beside, shown, overwrite=options.overwrite)
+    done = write_beside(
+        annotations, options.folder, beside, shown, overwrite=options.overwrite, speaker_names=speaker_names
+    )
     if isinstance(progress, JsonLines):
         progress.event("beside", **asdict(done))
     else:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -30,6 +31,7 @@ from reelscribe.export.annotations_reader import (
     read_models,
 )
 from reelscribe.export.formats import check_formats
+from reelscribe.export.speakers import read_speaker_names
 from reelscribe.export.subtitles import Cue, CueSource, shown_language, subrip, subtitle_content, webvtt
 from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
@@ -39,8 +41,7 @@ from reelscribe.storage.stores import Stores
 NAME = "beside.sqlite"
 """Name of the file in an output folder that says what has been written beside sources."""
 
-_SUBTITLES: Mapping[str, Callable[[Sequence[Cue]], str]] = {"srt": subrip, "vtt": webvtt}
-BESIDE_FORMATS = (*_SUBTITLES, "json")
+BESIDE_FORMATS = ("srt", "vtt", "json")
 """The formats that can be written beside sources."""
 
 _WRITERS = 8
@@ -91,11 +92,17 @@ def check_beside(formats: Sequence[str]) -> None:
             raise UsageError(
                 f"--beside: expected formats out of {', '.join(BESIDE_FORMATS)}, with commas, got {brief(name)}"
             )
-    check_formats([name for name in formats if name in _SUBTITLES])
+    check_formats([name for name in formats if name != "json"])
 
 
 def write_beside(
-    annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto", *, overwrite: bool = False
+    annotations: Path,
+    out: Path,
+    formats: Sequence[str],
+    cues: CueSource = "auto",
+    *,
+    overwrite: bool = False,
+    speaker_names: bool = False,
 ) -> Beside:
     """Write results beside the sources that a run could read, and that were not gone when the last run ended.
 
@@ -107,46 +114,63 @@ def write_beside(
         formats: Names from `BESIDE_FORMATS`.
         cues: The annotations that subtitles are made from.
         overwrite: Whether to replace files that somebody else has made or changed.
+        speaker_names: Whether lines of srt begin with the name of who speaks, where it is known.
 
     Returns:
         What has become of the files.
 
     Raises:
-        UsageError: A line is not a record, or a package is not installed.
+        UsageError: A line is not a record, a package is not installed, or `speakers.toml` names what no record has.
         OutputError: The output folder cannot remember what is written.
     """
     done = Beside()
-    models = read_models(annotations)
+    models, speakers = read_models(annotations), read_speaker_names(out)
+    to_texts = {name: to_text for name, to_text in _subtitles(speaker_names).items() if name in formats}
     names = _Names(filter(None, read_lines(annotations, present_path)))
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
     with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
         for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
+            named = speakers.applied(source)
             if source.missing or source.bytes is None:
                 continue
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):
                 done.unwritable += 1
                 continue
-            for suffix, content in _contents(line, source, formats, cues):
+            for suffix, content in _contents(line, named, to_texts, cues, with_json="json" in formats):
                 name, is_free = names.take(source.absolute_path, suffix)
                 place = _Objects(stores.of(name)) if is_address(name) else folders
                 waiting.append((name, threads.submit(_write, place, name, content, memory, is_free, overwrite)))
                 if len(waiting) == _WRITERS:
                     done.add(*waiting.popleft())
-            del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+            del (
+                line,
+                source,
+                named,
+            )  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         for name, outcome in waiting:
             done.add(name, outcome)
+    speakers.check_used()
     return done
 
 
+def _subtitles(speaker_names: bool) -> Mapping[str, Callable[[Sequence[Cue]], str]]:
+    return {"srt": partial(subrip, speaker_names=speaker_names), "vtt": webvtt}
+
+
 def _contents(
-    line: bytes, source: AnnotatedSource, formats: Sequence[str], cues: CueSource
+    line: bytes,
+    source: AnnotatedSource,
+    to_texts: Mapping[str, Callable[[Sequence[Cue]], str]],
+    cues: CueSource,
+    *,
+    with_json: bool,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what the name of each file of a source ends in, and its content."""
     language = shown_language(source, cues)
-    for name, to_text in _SUBTITLES.items():
-        if name in formats and (content := subtitle_content(to_text, source, cues)):
+    for name, to_text in to_texts.items():
+        if content := subtitle_content(to_text, source, cues):
             yield f".{language}.{name}" if language else f".{name}", content
-    if "json" in formats:
+    if with_json:
         yield ".reelscribe.json", line
 
 

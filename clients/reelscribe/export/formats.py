@@ -13,13 +13,15 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.plain_text import text_writer
+from reelscribe.export.rttm import rttm_writer
+from reelscribe.export.speakers import SpeakerNames, read_speaker_names
 from reelscribe.export.subtitles import CueSource, subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
@@ -40,13 +42,13 @@ class _Format:
 class _SourceFormat(_Format):
     """A format with files of its own for each source."""
 
-    writer: Callable[[ExportFolder, str, CueSource], WriteSource]
-    """Takes the folder of the export, the deepest folder that holds all sources, and the annotations that cues are made
-    from; returns a function that writes the files of a source."""
+    writer: Callable[[ExportFolder, str, CueSource, bool], WriteSource]
+    """Takes the folder of the export, the deepest folder that holds all sources, the annotations that cues are made
+    from, and whether lines begin with the names of speakers; returns a function that writes the files of a source."""
     has_cues: bool = False
     """True if the files show cues."""
-    needs: Kind | None = None
-    """The annotations that some record must have; None if the format is made of several kinds."""
+    needs: Kind | Literal["speakers"] | None = None
+    """What some record must have; None if the format is made of several kinds of annotations."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,27 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
 
 
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
-    "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), has_cues=True, library="pysubs2", extra="client"),
-    "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), has_cues=True, library="pysubs2", extra="client"),
-    "txt": _SourceFormat(lambda folder, common_folder, cues: text_writer(folder, common_folder), needs="transcript"),
+    "vtt": _SourceFormat(
+        lambda folder, common_folder, cues, names: subtitle_writer(webvtt, "vtt", folder, common_folder, cues),
+        has_cues=True,
+        library="pysubs2",
+        extra="client",
+    ),
+    "srt": _SourceFormat(
+        lambda folder, common_folder, cues, names: subtitle_writer(
+            partial(subrip, speaker_names=names), "srt", folder, common_folder, cues
+        ),
+        has_cues=True,
+        library="pysubs2",
+        extra="client",
+    ),
+    "txt": _SourceFormat(
+        lambda folder, common_folder, cues, names: text_writer(folder, common_folder, speaker_names=names),
+        needs="transcript",
+    ),
+    "rttm": _SourceFormat(
+        lambda folder, common_folder, cues, names: rttm_writer(folder, common_folder), needs="speakers"
+    ),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "jsonl.zst": _WholeFormat(
@@ -94,7 +114,7 @@ _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
         library="pyarrow",
         extra="parquet",
     ),
-    "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
+    "chapters": _SourceFormat(lambda folder, common_folder, cues, names: chapter_writer(folder, common_folder)),
     "html": _WholeFormat(_write_site, library="jinja2", extra="client"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
@@ -110,6 +130,8 @@ def export(
     cues: CueSource = "auto",
     site: SiteOptions | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    *,
+    speaker_names: bool = False,
 ) -> list[Path]:
     """Export the annotations of a run.
 
@@ -122,13 +144,15 @@ def export(
         cues: The annotations that subtitles are made from. Tables and pages hold all of them.
         site: Choices about pages; None for those of a run whose folder has the annotations.
         tell: Is told in whole lines what was done besides writing the files that are returned.
+        speaker_names: Whether lines of srt and txt begin with the name of who speaks, where it is known.
 
     Returns:
         The files that were written; of the many that pages consist of, `index.html` alone.
 
     Raises:
         UsageError: A format or `cues` is unknown, a library is missing, no record has the annotations that `cues`
-            names, a line is not a record, or a file cannot be read or written.
+            names, a line is not a record, `speakers.toml` names what no record has, or a file cannot be read or
+            written.
     """
     check_formats(formats)
     if cues not in CUE_SOURCES:
@@ -136,11 +160,12 @@ def export(
     _check_file(annotations)
     folder = ExportFolder(out)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
+    site = site or SiteOptions(annotations.parent)
     if kinds & {_SourceFormat, _TableFormat}:
-        _export_each(annotations, folder, formats, cues, tell)
+        _export_each(annotations, folder, formats, cues, tell, read_speaker_names(site.run), speaker_names)
     for name, each in _FORMATS.items():
         if name in formats and isinstance(each, _WholeFormat):
-            each.writer(folder, annotations, site or SiteOptions(annotations.parent), tell)
+            each.writer(folder, annotations, site, tell)
     return folder.written
 
 
@@ -168,13 +193,19 @@ def _check_file(annotations: Path) -> None:
 
 
 def _export_each(
-    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource, tell: Callable[[str], None]
+    annotations: Path,
+    folder: ExportFolder,
+    formats: Sequence[str],
+    cues: CueSource,
+    tell: Callable[[str], None],
+    names: SpeakerNames,
+    speaker_names: bool,
 ) -> None:
     """Write the formats to which sources are added one after the other."""
     models = read_models(annotations)
     chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
-    writers = [each.writer(folder, common_folder, cues) for each in chosen]
+    writers = [each.writer(folder, common_folder, cues, speaker_names) for each in chosen]
     table_formats = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)]
     tables: dict[TableName, list[WriteSource]] = {}
     with ExitStack() as stack:
@@ -183,19 +214,25 @@ def _export_each(
             tables[name] = [stack.enter_context(each.writer(folder, name)) for each in table_formats]
 
         open_tables("sources")
-        for source in read_lines(annotations, partial(annotated_source, models=models)):
+        for unnamed in read_lines(annotations, partial(annotated_source, models=models)):
+            source = names.applied(unnamed)
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
             for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
                 write(source)
-            del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+            del (
+                source,
+                unnamed,
+            )  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         needed: list[str] = [each.needs for each in chosen if each.needs]
         if cues not in ("auto", "both") and any(each.has_cues for each in chosen):
             needed.append(cues)
+        found = {*tables, *(["speakers"] if names.any_found else [])}
         for name in needed:
-            if name not in tables:
+            if name not in found:
                 raise _missing(annotations, name)
+        names.check_used()
     older = [str(path) for name in tables if (path := folder.path / f"{name}.parquet").exists()]
     if older and "parquet" in formats:
         tell(
@@ -205,10 +242,15 @@ def _export_each(
 
 
 def _missing(annotations: Path, kind: str) -> UsageError:
-    command = {"captions": "caption", "clips": "caption --clips shots", "transcript": "transcribe"}[kind]
-    annotate = "annotate --clips shots" if kind == "clips" else "annotate"
+    command, option = {
+        "captions": ("caption", ""),
+        "clips": ("caption", " --clips shots"),
+        "transcript": ("transcribe", ""),
+        "speakers": ("transcribe", " --channels separate"),
+    }[kind]
     wanted = "transcripts" if kind == "transcript" else kind
     return UsageError(
-        f"export: expected records with {wanted}, and {annotations} has none; make them with `reelscribe {command}` or"
-        f" `reelscribe {annotate}` first, or choose another format, or --cues auto, for what is there"
+        f"export: expected records with {wanted}, and {annotations} has none; make them with"
+        f" `reelscribe {command}{option}` or `reelscribe annotate{option}` first, or choose another format, or"
+        " --cues auto, for what is there"
     )

@@ -48,6 +48,8 @@ class Cue(NamedTuple):
     """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
     brackets.
     """
+    speaker: str | None = None
+    """Name of who says it; None if that is not known."""
 
 
 class CueInterval(NamedTuple):
@@ -79,7 +81,9 @@ def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
     beside_speech = seen is not None and said is not None
     cues = [_cue(segment, source.start_seconds, beside_speech) for segment in seen or ()]
     for utterance in said or ():
-        cues += [_cue(segment, source.start_seconds) for segment in _readable_segments(utterance)]
+        spoken = (_cue(segment, source.start_seconds) for segment in _readable_segments(utterance))
+        speaker = one_line(utterance.speaker or "") or None
+        cues += [cue and cue._replace(speaker=speaker) for cue in spoken]
     return sorted((cue for cue in cues if cue), key=lambda cue: cue.start)
 
 
@@ -177,23 +181,28 @@ def _word_offsets(words: Sequence[Word], text: str) -> list[int]:
 def webvtt(cues: Sequence[Cue]) -> str:
     """Return the text of a WebVTT file. What is seen beside speech is shown at the top of the picture.
 
+    What somebody says is in a voice span with their name.
+
     Args:
         cues: Cues in the order of `start`.
     """
-    content = _file_content("vtt", ((cue.start, cue.end, _webvtt_text(cue.text)) for cue in cues))
+    content = _file_content("vtt", ((cue.start, cue.end, _webvtt_voice(cue)) for cue in cues))
     # pysubs2 writes no cue settings. No text can be mistaken for the times of a cue, because its ">" is escaped.
     return _NUMBER_AND_TIMES.sub(
         lambda head: f"{head[0]} line:0" if cues[int(head[1]) - 1].beside_speech else head[0], content
     )
 
 
-def subrip(cues: Sequence[Cue]) -> str:
-    """Return the text of a SubRip file. Speech and what is seen meanwhile become lines of one cue, speech last.
+def subrip(cues: Sequence[Cue], *, speaker_names: bool = False) -> str:
+    """Return the text of a SubRip file. What is shown at the same time becomes lines of one cue, speech last.
 
     Args:
         cues: Cues in the order of `start`.
+        speaker_names: Whether the name of who speaks is before what they say.
     """
-    if not any(cue.beside_speech for cue in cues):
+    if speaker_names:
+        cues = [cue._replace(text=f"{cue.speaker}: {cue.text}") if cue.speaker else cue for cue in cues]
+    if not any(cue.beside_speech or cue.speaker for cue in cues):
         return _file_content("srt", ((cue.start, cue.end, _subrip_text(cue.text)) for cue in cues))
     merged = (
         (interval.start, interval.end, r"\N".join(_subrip_text(cue.text) for cue in interval.cues))
@@ -268,6 +277,11 @@ def _file_content(kind: Literal["vtt", "srt"], cues: Iterable[tuple[int, int, st
 def _webvtt_text(text: str) -> str:
     # pysubs2 turns \N, \n and \h into white space, and WebVTT has no escape for a backslash.
     return html.escape(text, quote=False).replace("\\", f"\\{_WORD_JOINER}")
+
+
+def _webvtt_voice(cue: Cue) -> str:
+    text = _webvtt_text(cue.text)
+    return f"<v {_webvtt_text(cue.speaker)}>{text}" if cue.speaker else text
 
 
 def _subrip_text(text: str) -> str:

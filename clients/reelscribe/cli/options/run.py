@@ -22,7 +22,7 @@ from reelscribe.storage.spool import SpoolOptions
 T = TypeVar("T")
 
 CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
+FORMATS = ("vtt", "srt", "txt", "rttm", "csv", "parquet", "jsonl.zst", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 BESIDE_FORMATS = ("srt", "vtt", "json")
 
@@ -54,6 +54,14 @@ Overwrite = Annotated[
     output_option(
         "--overwrite/--no-overwrite",
         help="With --beside, replace files that others have made or changed. By default they stay.",
+    ),
+]
+
+SpeakerNames = Annotated[
+    bool,
+    output_option(
+        "--speaker-names/--no-speaker-names",
+        help="Begin the lines of srt and txt with the name of who speaks, where it is known.",
     ),
 ]
 
@@ -96,6 +104,7 @@ class RunOptions:
     ] = None
     beside: Beside = None
     overwrite: Overwrite = False
+    speaker_names: SpeakerNames = False
     dry_run: Annotated[bool, source_option("--dry-run", help="Say what the run would do, and end.")] = False
     limit: Annotated[
         int | None,
