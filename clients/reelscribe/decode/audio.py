@@ -277,13 +277,14 @@ class Audio:
     def _all_chunks(self) -> Iterator[AudioChunk]:
         current: _ContinuousAudio | None = None
         for frame in self._wanted_frames():
-            start = _pts_seconds(frame)
-            if current is None:
-                current = _ContinuousAudio(self._task, self.channels, 0, start or Fraction(0), frame.sample_rate)
-            elif not current.continues_with(frame):
-                yield from current.finish()
-                start = current.end if start is None else start
-                current = _ContinuousAudio(self._task, self.channels, current.stop, start, frame.sample_rate)
+            if current is None or not current.continues_with(frame):
+                first, start = 0, Fraction(0)
+                if current:
+                    yield from current.finish()
+                    first, start = current.stop, current.end
+                pts = _pts_seconds(frame)
+                start = start if pts is None else pts
+                current = _ContinuousAudio(self._task, self.channels, first, start, frame.sample_rate)
             yield from current.push(frame)
         if current:
             yield from current.finish()

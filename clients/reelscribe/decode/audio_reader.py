@@ -272,9 +272,12 @@ class _Mixer:
             channel_layout=first.layout.name,
             time_base=f"1/{first.sample_rate}",
         )
-        steps = _mix(first) if channels == 1 else [("aformat", "sample_fmts=flt")]
-        filters = [self._graph.add(*step) for step in steps]
-        self._graph.link_nodes(source, *filters, self._graph.add("abuffersink")).configure()
+        # The order in which filters are added decides which formats FFmpeg chooses between them, and so the last bits of
+        # samples.
+        layout = ":channel_layouts=mono" if channels == 1 else ""
+        to_float = self._graph.add("aformat", f"sample_fmts=flt{layout}")
+        mix = [self._graph.add(*_mix(first))] if channels == 1 else []
+        self._graph.link_nodes(source, *mix, to_float, self._graph.add("abuffersink")).configure()
         self._graph.set_audio_frame_size(BLOCK_SAMPLES)
 
     def accepts(self, frame: av.AudioFrame) -> bool:
@@ -291,16 +294,15 @@ class _Mixer:
             yield samples.reshape(-1, self._channels)
 
 
-def _mix(frame: av.AudioFrame) -> list[tuple[str, str]]:
-    """Return the filters that mix all channels of such frames to one, as floats, with their arguments."""
-    to_float = ("aformat", "sample_fmts=flt:channel_layouts=mono")
+def _mix(frame: av.AudioFrame) -> tuple[str, str]:
+    """Return the filter that mixes all channels of such frames to one, with its arguments."""
     layout, channels = frame.layout.name, frame.layout.nb_channels
     if " channels" in layout or "ambisonic" in layout:
         # The positions of the channels are unknown, so they are averaged.
-        return [("pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels))), to_float]
+        return "pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels))
     # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the mix
     # cannot overflow.
-    return [("aresample", "rematrix_maxval=1"), to_float]
+    return "aresample", "rematrix_maxval=1"
 
 
 def _format(frame: av.AudioFrame) -> tuple[str, str, int]:
