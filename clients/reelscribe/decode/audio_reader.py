@@ -272,8 +272,8 @@ class _Mixer:
             channel_layout=first.layout.name,
             time_base=f"1/{first.sample_rate}",
         )
-        # The order in which filters are added decides which formats FFmpeg chooses between them, and so the last bits of
-        # samples.
+        # The order in which filters are added decides which formats FFmpeg chooses between them, and so the last bit of
+        # each sample.
         layout = ":channel_layouts=mono" if channels == 1 else ""
         to_float = self._graph.add("aformat", f"sample_fmts=flt{layout}")
         mix = [self._graph.add(*_mix(first))] if channels == 1 else []
