@@ -111,7 +111,7 @@ def read_speaker_names(folder: Path) -> SpeakerNames:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return SpeakerNames({}, {})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: cannot be read: {reason}; correct it, or remove it") from None
     if unknown := sorted(value.keys() - {"speakers", "sources"}):

@@ -317,10 +317,11 @@ def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]
 
 
 def _speakers(record: SavedRecord, names: SpeakerNames) -> dict[str | None, Speaker]:
-    """Return the speakers of a record. Their colours are in the order of what records call them."""
+    """Return the speakers of a record. Those that are shown by one name have one colour."""
     found = {each.speaker for each in record.segments} | {each.speaker for each in record.speech_failures}
     shown = names.of((record.source.path, record.source.absolute_path), found)
-    return {each: Speaker(shown[each], k % SPEAKER_COLOURS) for k, each in enumerate(sorted(shown))}
+    colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, sorted(shown))))}
+    return {each: Speaker(name, colours[name]) for each, name in shown.items()}
 
 
 def _words(segment: Segment) -> tuple[Word, ...]:
