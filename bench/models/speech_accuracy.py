@@ -89,9 +89,9 @@ def tally(recording: Recording, part: SavedAudioBatch, examples: list[str]) -> T
     expected = recording.words
     words = [word for utterance in utterances(part) for word in utterance.text.split()]
     outcome = jiwer.process_words(" ".join(expected), " ".join(words))
-    counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in part.transcripts]
+    counts = [sum(len(segment.text.split()) for segment in each.transcript.segments) for each in part.transcripts]
     ends = list(accumulate(counts))
-    cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], part.transcripts, strict=False)}
+    cuts = {end: chunk.end for end, chunk in zip(ends[:-1], part.transcripts, strict=False)}
     at_cuts = 0
     for chunk in outcome.alignments[0]:
         first, stop = chunk.hyp_start_idx, chunk.hyp_end_idx

@@ -27,6 +27,7 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
+from reelscribe.contract.speech import known_fields
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.notebook import Moment, strip
@@ -162,6 +163,10 @@ class SavedRecord:
         """Return the record as JSON: what `json.loads` makes of its line."""
         fields_of_line = replace(self, _file="", _folder=None)
         value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of_line))
+        for name in ("segments", "silences", "speech_failures"):
+            value[name] = [known_fields(each.items()) for each in value[name]]
+        for segment in value["segments"]:
+            segment["words"] = segment["words"] and [known_fields(word.items()) for word in segment["words"]]
         return {name: each for name, each in value.items() if not name.startswith("_")}
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from compare_with_truth import sources_with_transcripts, word_error_rate
 from reelscribe import OutputError, Run, Server, SpeechClient, TranscriptTrack
+from reelscribe._values import SavedRecord
 from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
 from servers.torchserve import ROOT
@@ -150,6 +151,64 @@ def test_every_sample_is_transcribed_or_silent(talk, transcribed_talk):
     assert [word["start"] for word in words] == sorted(word["start"] for word in words)
 
 
+CALL_OPTIONS = (*TALK_OPTIONS, "--channels", "separate")
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory) -> Path:
+    """A folder with a call, in which both sides often speak at once, and with a recording of each side."""
+    folder = tmp_path_factory.mktemp("call")
+    sides = [recording(random.Random(seed), 12, held_out=True).samples for seed in (3, 4)]
+    sides = [side[: min(map(len, sides))].astype(np.float32) / 32768 for side in sides]
+    write(folder / "call.flac", np.stack(sides), SAMPLE_RATE, "flac", "stereo")
+    for k, side in enumerate(sides, 1):
+        write(folder / f"{k}.flac", side, SAMPLE_RATE, "flac")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def transcribed_call(server, call, tmp_path_factory) -> Path:
+    """The output folder of an undisturbed run over the call."""
+    out = tmp_path_factory.mktemp("transcribed-call")
+    result = server.run("transcribe", call, "--out", out, *CALL_OPTIONS, "--format", "vtt", "--format", "rttm")
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def of_speaker(values: list[dict], speaker: str) -> list[dict]:
+    """What is of a speaker, as a record without speakers has it."""
+    own = [{**value} for value in values if value.pop("speaker") == speaker]
+    for value in own:
+        assert {word.pop("speaker") for word in value.get("words") or []} <= {speaker}
+    return own
+
+
+def test_each_channel_has_the_transcript_of_a_recording_of_its_own(call, transcribed_call):
+    alone = [record_of(transcribed_call, f"{k}.flac") for k in (1, 2)]
+    for k, side in enumerate(alone, 1):
+        both = record_of(transcribed_call, "call.flac")
+        assert of_speaker(both["segments"], f"channel {k}") == side["segments"]
+        assert len(side["segments"]) > 3
+        assert both["audio"]["seconds"] == side["audio"]["seconds"]
+    segments = record_of(transcribed_call, "call.flac")["segments"]
+    assert [segment["start"] for segment in segments] == sorted(segment["start"] for segment in segments)
+    assert "<v channel 2>" in (transcribed_call / "vtt/call.flac.vtt").read_text()
+    assert "<v " not in (transcribed_call / "vtt/1.flac.vtt").read_text()
+    assert len((transcribed_call / "rttm/call.flac.rttm").read_text().splitlines()) == len(segments)
+    for line in (transcribed_call / "annotations.jsonl").read_bytes().splitlines():
+        assert SavedRecord.from_line(line).to_dict() == json.loads(line)
+
+
+def test_a_call_whose_run_is_killed_is_resumed_exactly(server, call, transcribed_call, tmp_path):
+    command = server.with_model("speech").command(call, "--out", tmp_path, *CALL_OPTIONS, name="transcribe")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        wait_until(lambda: saved_chunks(tmp_path), run)
+        run.send_signal(signal.SIGKILL)
+    rest = server.run("transcribe", call, "--out", tmp_path, *CALL_OPTIONS, "--chunks-per-request", "3")
+    assert rest.exit_code == 0, rest.output
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (transcribed_call / "annotations.jsonl").read_bytes()
+
+
 def saved_chunks(out: Path) -> int:
     with suppress(OutputError), LedgerReader(out) as ledger:
         return len(list(ledger.audio_results(1)))
@@ -193,6 +252,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path
         (["--language", "xx"], "language: expected one that"),
         (["--task", "sing"], "task: expected one that"),
         (["--silence-db", "3"], "silence-db"),
+        (["--channels", "left"], "--channels: expected one of mix, separate, got 'left'"),
         (["--search-seconds", "60"], "search"),
         (["--speech-model", "captioner"], "expected a speech model, got the caption model"),
         (["--cues", "words"], "--cues: expected one of auto, captions, clips, transcript, both"),

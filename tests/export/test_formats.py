@@ -20,6 +20,7 @@ from support.exporting import (
     files,
     record,
     rows,
+    spoken_by,
     transcript_record,
     utterance,
     video,
@@ -182,7 +183,7 @@ def test_compressed_records_are_the_same_bytes_in_one_frame(tmp_path, number):
 def test_a_full_disk_is_an_error_and_no_partial_file_is_left(tmp_path, kinds):
     captions = [os.urandom(50).hex() for _ in range(4000)]
     value = both(record("a.mp4", *captions), transcript_record("a.mp4", *captions))
-    (tmp_path / "a.jsonl").write_text(json.dumps(value))
+    (tmp_path / "a.jsonl").write_text(json.dumps(spoken_by(value, "channel 1")))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -203,7 +204,7 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
         (
             "a.jsonl",
             "xml",
-            "expected formats out of vtt, srt, ass, txt, csv, parquet, jsonl.zst, chapters, html, got 'xml'",
+            "expected formats out of vtt, srt, ass, txt, rttm, csv, parquet, jsonl.zst, chapters, html, got 'xml'",
         ),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),

@@ -140,6 +140,64 @@ def test_a_batch_is_equal_after_it_was_saved_and_restored():
     assert results(*map(saved_and_restored, BATCHES)) == results(*BATCHES)
 
 
+def test_segments_of_several_speakers_are_in_the_order_of_time_and_keep_their_overlap():
+    said = transcript(SpeechSegment(0.0, 2.0, "Hello."), SpeechSegment(5.0, 9.0, "Yes.", (Word(5.0, 9.0, "Yes."),)))
+    answers = [TimedTranscript(0.0, 10.0, spoken("Good morning.", 1.0, 6.0), "channel 1")]
+    answers.append(TimedTranscript(0.0, 9.0, said, "channel 2"))
+    batches = [SavedAudioBatch(0, 30, transcripts=answers, failures=[SpeechFailure(9.0, 10.0, "x", "channel 2")])]
+    batches += [SavedAudioBatch(30, 40, silences=[Silence(10.0, 20.0, "channel 1")])]
+    assert [(result.moment, result.end) for result in results(*map(saved_and_restored, batches))] == [
+        ((0.0, "channel 2: Hello."), 2.0),
+        ((1.0, "channel 1: Good morning."), 6.0),
+        ((5.0, "channel 2: Yes."), 9.0),
+        ((9.0, "channel 2: no transcript: x"), 10.0),
+        ((10.0, "channel 1: silence until 0:00:20.000"), 20.0),
+    ]
+    (yes,) = (result for result in results(*batches) if isinstance(result, Utterance) and result.words)
+    assert yes.words == (Word(5.0, 9.0, "Yes.", speaker="channel 2"),)
+
+
+KINDS = st.sampled_from(["transcripts", "silences", "failures"])
+CHANNELS = st.lists(st.lists(st.tuples(KINDS, st.sampled_from([1, 2, 3, 5])), max_size=10), min_size=2, max_size=3)
+"""For each channel the list that each of its chunks is in, and the seconds of the chunk."""
+
+
+def chunks_of(channels: list[list[tuple[str, int]]]) -> list[tuple[str, TimedTranscript | Silence | SpeechFailure]]:
+    """The chunks of all channels in the order in which they start, and then in that of the channels."""
+    chunks = []
+    for channel, rows in enumerate(channels, 1):
+        speaker = f"channel {channel}"
+        for (kind, _), (start, end) in zip(
+            rows, pairwise(accumulate((seconds for _, seconds in rows), initial=0)), strict=True
+        ):
+            chunk = {
+                "transcripts": TimedTranscript(start, end, spoken(f"{start}", 0.25, 0.75), speaker),
+                "silences": Silence(start, end, speaker),
+                "failures": SpeechFailure(start, end, f"{start}", speaker),
+            }[kind]
+            chunks.append((kind, chunk))
+    return sorted(chunks, key=lambda each: (each[1].start, each[1].speaker))
+
+
+@given(CHANNELS, st.data())
+def test_results_of_several_speakers_do_not_depend_on_where_batches_end(channels, data):
+    chunks = chunks_of(channels)
+    ends = data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
+    one, several = [{"transcripts": [], "silences": [], "failures": []}], []
+    several.append({"transcripts": [], "silences": [], "failures": []})
+    for (kind, chunk), ends_batch in zip(chunks, ends, strict=True):
+        one[-1][kind].append(chunk)
+        several[-1][kind].append(chunk)
+        if ends_batch:
+            several.append({"transcripts": [], "silences": [], "failures": []})
+    whole = results(*(SavedAudioBatch(0, 1, **lists) for lists in one))
+    assert results(*(SavedAudioBatch(0, 1, **lists) for lists in several)) == whole
+    assert [result.start for result in whole] == sorted(result.start for result in whole)
+    covered = sum(result.end - result.start for result in whole if not isinstance(result, Utterance))
+    assert covered == sum(seconds for rows in channels for kind, seconds in rows if kind != "transcripts")
+    assert sum(isinstance(result, Utterance) for result in whole) == [k for k, _ in chunks].count("transcripts")
+
+
 CHUNKS = st.lists(
     st.tuples(st.sampled_from(["transcripts", "silences", "failures"]), st.integers(1, 160_000), st.booleans()),
     max_size=12,

@@ -342,8 +342,23 @@ def field_names(value: object, prefix: str = "") -> set[str]:
     return {prefix + key for key in value}.union(*(field_names(v, f"{prefix}{k}.") for k, v in value.items()))
 
 
+CALL = [
+    Utterance(0.5, 2.0, "go", "en", 0.25, (Word(0.5, 0.75, "go", speaker="channel 1"),), speaker="channel 1"),
+    Silence(0.0, 30.0, "channel 2"),
+    SpeechFailure(30.0, 40.0, "status 500: no luck", "channel 2"),
+]
+
+
+def test_what_has_a_speaker_says_so(line):
+    record = json.loads(line(replace(TRANSCRIPT, transcript_result=replace(TRANSCRIBED, results=lambda: CALL))))
+    assert (record["segments"][0]["speaker"], record["segments"][0]["words"][0]["speaker"]) == ("channel 1",) * 2
+    assert record["silences"] == [{"start": 0.0, "end": 30.0, "speaker": "channel 2"}]
+    assert record["speech_failures"][0]["speaker"] == "channel 2"
+
+
 def test_every_field_is_documented(line):
-    names = field_names(json.loads(line(replace(ALL, unreadable=EMPTY))))
+    spoken = replace(ALL, transcript_result=replace(TRANSCRIBED, results=lambda: CALL))
+    names = field_names(json.loads(line(replace(spoken, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
     text = text.partition("Every record has every field")[2].partition("## run.json")[0]

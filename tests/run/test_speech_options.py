@@ -36,6 +36,15 @@ def test_what_the_model_cannot_do_is_refused(options, rule):
         options.check(OF_ONE_LANGUAGE)
 
 
+def test_channels_are_mixed_or_separate():
+    with pytest.raises(UsageError, match="channels: expected mix or separate, got 'left'"):
+        SpeechOptions(channels="left")
+
+
+def test_settings_of_the_mix_are_those_from_before_there_was_a_choice():
+    assert "channels" not in SpeechOptions().settings(SPEECH)
+
+
 async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written(media, tmp_path):
     options = SpeechOptions(cutting=Cutting(search_seconds=60.0))
     async with FakeTorchServe(description=SPEECH) as server, SpeechClient([Server(server.url)], "speech") as client:
@@ -53,6 +62,7 @@ def test_everything_that_decides_what_is_heard_is_in_the_settings():
         SpeechOptions(TranscriptionOptions(task="translate")),
         SpeechOptions(silence_db=None),
         SpeechOptions(vad=True),
+        SpeechOptions(channels="separate"),
     ):
         assert other.settings(SPEECH) != settings
     assert options.settings(replace(SPEECH, generation={"temperatures": [0]})) != settings

@@ -34,6 +34,7 @@ from reelscribe.viewer.pages.views import (
     Share,
     Site,
     SourceView,
+    Speaker,
     Track,
     Word,
 )
@@ -186,6 +187,7 @@ def _spoken() -> SourceView:
             start + 0.5 * len(words),
             "".join(words),
             words=tuple(Word(start + 0.5 * k, start + 0.5 * k + 0.5, word) for k, word in enumerate(words)),
+            speaker=Speaker("channel 1", 0) if start < 5 else Speaker(HOSTILE, 1),
         )
         for start, words in said
     ] + [Line(9.5, 11.0, "מה שנאמר כאן בעברית (RTL) 123")]
@@ -248,7 +250,16 @@ AUDIO = replace(
     playback=Playback("audio", type="audio/ogg"),
     thumbnails=(),
     retry="",
-    tracks=(Track("transcript", tuple(Line(2.5 * k, 2.5 * k + 2, f"phrase {k}") for k in range(31)), 31),),
+    tracks=(
+        Track(
+            "transcript",
+            tuple(
+                Line(2.5 * k, 2.5 * k + 2, f"phrase {k}", speaker=Speaker(f"channel {k % 8 + 1}", k % 8))
+                for k in range(31)
+            ),
+            31,
+        ),
+    ),
 )
 
 RUN = RunView(

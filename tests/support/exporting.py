@@ -126,6 +126,12 @@ def transcript_record(path="clip.mp4", *texts, start=0.0, **changes):
     return record(path, **speech) | changes
 
 
+def spoken_by(value, *speakers):
+    """The record, with these speakers of its segments, one after the other and again from the first."""
+    segments = [segment | {"speaker": speakers[k % len(speakers)]} for k, segment in enumerate(value["segments"])]
+    return value | {"segments": segments}
+
+
 def with_summary(value, title="A talk", text="One. Two. Three.", keywords=("big dog", "talk")):
     """A record with a summary."""
     summary = {"title": title, "text": text, "keywords": [*keywords]}

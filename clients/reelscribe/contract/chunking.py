@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,7 @@ def _quietest(samples: SampleArray, window: int, hop: int) -> int:
     return int(last_run[0] + last_run[-1]) // 2 * hop + window // 2
 
 
-def window_energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
+def window_energies(samples: NDArray[np.integer[Any]], window: int, hop: int) -> NDArray[np.int64]:
     """Return the energy of each window of `window` samples; a window begins every `hop` samples, the first at 0."""
     block = math.gcd(window, hop)  # every window is a number of whole blocks
     values = samples[: len(samples) // block * block].reshape(-1, block).astype(np.float64)

@@ -35,6 +35,11 @@ class TimedText:
         return timed_html(*self.moment)
 
 
+def _of_speaker(speaker: str | None, text: str) -> str:
+    """Return a text after the name of its speaker; the text alone if nobody knows who speaks."""
+    return text if speaker is None else f"{speaker}: {text}"
+
+
 def clock(seconds: float) -> str:
     """Return a presentation time as a clock shows it, such as "0:01:02.500"; times before 0 as 0."""
     minutes, rest = divmod(max(0.0, seconds), 60)
@@ -123,11 +128,18 @@ class Utterance(TimedText):
     """The words with their presentation times; None unless word times were requested."""
     avg_logprob: float | None = None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
+    speaker: str | None = None
+    """Name of who speaks, such as "channel 1"; None if that is not known."""
+
+    @property
+    def line(self) -> str:
+        """The text, after the name of its speaker if that is known, such as "channel 1: Good morning."."""
+        return _of_speaker(self.speaker, self.text)
 
     @property
     def moment(self) -> tuple[float, str]:
-        """When it starts, in seconds, and what is spoken."""
-        return self.start, self.text
+        """When it starts, in seconds, and what is spoken, after the name of its speaker if that is known."""
+        return self.start, self.line
 
 
 @dataclass(frozen=True)
@@ -138,11 +150,13 @@ class Silence(TimedText):
     """Presentation time at which it starts, in seconds."""
     end: float
     """Presentation time at which it ends, in seconds."""
+    speaker: str | None = None
+    """Name of the speaker whose channel is silent; None if it is the audio of all."""
 
     @property
     def moment(self) -> tuple[float, str]:
         """When it starts, in seconds, and until when nobody speaks."""
-        return self.start, f"silence until {clock(self.end)}"
+        return self.start, _of_speaker(self.speaker, f"silence until {clock(self.end)}")
 
 
 @dataclass(frozen=True)
@@ -155,11 +169,13 @@ class SpeechFailure(TimedText):
     """Presentation time at which it ends, in seconds."""
     error: str
     """Message of the error."""
+    speaker: str | None = None
+    """Name of the speaker whose channel it is of; None if it is the audio of all."""
 
     @property
     def moment(self) -> tuple[float, str]:
         """When it starts, in seconds, and why it has no transcript."""
-        return self.start, f"no transcript: {self.error}"
+        return self.start, _of_speaker(self.speaker, f"no transcript: {self.error}")
 
 
 AudioResult = Utterance | Silence | SpeechFailure

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,19 @@ from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]
 """Mono audio: (N,) int16 samples, full scale from -32768 to 32767."""
+
+Channels = Literal["mix", "separate"]
+"""What is transcribed of a recording with several channels: the mix of all, or each channel by itself."""
+
+
+def transcribed_channels(channels: Channels, stored: int) -> int:
+    """Return how many channels of a recording are transcribed, each by itself; 1 if it is the mix of all.
+
+    Args:
+        channels: What is transcribed of a recording.
+        stored: Number of channels that the recording has.
+    """
+    return max(1, stored) if channels == "separate" else 1
 
 
 def to_int16(samples: NDArray[np.floating[Any]]) -> SampleArray:
@@ -49,6 +63,19 @@ class Word:
     """The word, with its punctuation."""
     probability: float | None = None
     """Mean probability (0 to 1) of its tokens; None if it is not known."""
+    speaker: str | None = None
+    """Name of who says it, that of its Utterance; None if that is not known, as in a chunk."""
+
+
+def known_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object as JSON has them: without `speaker` where nobody knows who speaks.
+
+    So what has no speakers is written as it was before there were any.
+
+    Args:
+        fields: The names and the values of the fields.
+    """
+    return {name: value for name, value in fields if name != "speaker" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -89,7 +116,7 @@ class ChunkTranscript:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
-        return asdict(self)
+        return asdict(self, dict_factory=known_fields)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:

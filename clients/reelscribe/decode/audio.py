@@ -1,5 +1,8 @@
 """Read the audio of one media file: a description of the stream, and mono samples in chunks.
 
+The samples are those of the mix of all channels, or of each channel by itself. Then the chunks of all channels come in
+the order in which they start, and are numbered so: the samples of a chunk follow those of the chunk before.
+
 Silent chunks are marked, so that they need not be sent: nothing in them is loud enough or, if wanted, nobody speaks in
 them. Loudness is a matter of energy. Speech is detected by Silero's voice-activity model, which the extra
 `reelscribe[vad]` installs.
@@ -8,12 +11,13 @@ them. Loudness is a matter of energy. Speech is detected by Silero's voice-activ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from importlib.util import find_spec
 from itertools import chain
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -21,12 +25,13 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition
+from numpy.typing import NDArray
 
 from reelscribe._files import OpenSource
 from reelscribe.contract.chunking import HOPS_PER_SECOND, Chunker, Cutting, window_energies
 from reelscribe.contract.source import AudioInfo
-from reelscribe.contract.speech import SampleArray
-from reelscribe.decode.audio_reader import AudioReader, MonoResampler
+from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
+from reelscribe.decode.audio_reader import AudioReader, Resampler
 from reelscribe.decode.container import ffmpeg_reason, open_container, open_for_ffmpeg, stated_seconds
 from reelscribe.errors import MediaError, UsageError, missing_package
 
@@ -37,6 +42,13 @@ samples before it. If the difference is larger, the presentation time counts."""
 SILENCE_DB = -60.0
 """Default level below which audio is silent, in dB of full scale. Digital silence, dither and the hum of a quiet
 recording are below it, and all speech is above it. `scripts/bench defaults/chunking` measures this."""
+
+MAX_CHANNELS = 8
+"""Largest number of channels of which each is read by itself. Its names are in the order of text up to "channel 9"."""
+
+REPEATED_DB = -20.0
+"""Level of the difference between two channels up to which they are the same, in dB of the louder of them. Of one voice
+on both channels, AAC makes two that differ by -24 dB, and Opus, MP3 and AC-3 by less than -50 dB."""
 
 _SILENCE_WINDOW_SECONDS = 0.03
 _FULL_SCALE = 32768
@@ -72,6 +84,8 @@ class AudioTask:
     """If True, a chunk is also silent if voice-activity detection finds no speech in it."""
     stat: str = ""
     """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
+    channels: Channels = "mix"
+    """Whether the mix of all channels is read, or each channel by itself."""
 
     def __post_init__(self) -> None:
         self.chunker()  # checks that the chunks are long enough
@@ -104,10 +118,10 @@ class AudioTask:
 
 
 class AudioChunk(NamedTuple):
-    """Consecutive samples without a gap in their presentation times."""
+    """Consecutive samples of one channel, or of the mix of all, without a gap in their presentation times."""
 
     first: int
-    """Number of the first sample in the stream, from 0 and at the sample rate of the task."""
+    """Number of the first sample, from 0 and at the sample rate of the task: that of all samples before it."""
     stop: int
     """Number of the first sample after the chunk."""
     start_seconds: float
@@ -116,6 +130,10 @@ class AudioChunk(NamedTuple):
     """(stop - first,) int16, mono."""
     silent: bool = False
     """True if the chunk is silent, as the task defines it."""
+    speaker: str | None = None
+    """Name of its channel, such as "channel 1"; None for the mix, and for a recording with one channel."""
+    repeated: bool = False
+    """True if a channel before has the same audio at the same time."""
 
     def trim(self, first: int, stop: int, sample_rate: int) -> AudioChunk:
         """Return a chunk with only the samples from number `first` to before `stop`, which lie in this one."""
@@ -135,7 +153,8 @@ class Audio:
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
-        MediaError: The file is not a media file, its header is implausible, or its codec is unknown.
+        MediaError: The file is not a media file, its header is implausible, its codec is unknown, or it has too many
+            channels to read each by itself.
         SourceChanged: It has another `file_stat` than that of the task.
     """
 
@@ -147,6 +166,8 @@ class Audio:
     """True if the file has a video stream other than a cover picture."""
     samples_read: int = 0
     """Number of samples up to the end of the last chunk that was read, at the task's sample rate."""
+    channels: int = 1
+    """Number of channels that are read, each by itself; 1 for the mix."""
 
     def __init__(self, task: AudioTask, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._task = task
@@ -192,6 +213,12 @@ class Audio:
             media_start_seconds=round(min(start, media_start), 6),
             duration_seconds=round(stated_seconds(container), 6),
         )
+        self.channels = transcribed_channels(self._task.channels, self.info.channels)
+        if self.channels > MAX_CHANNELS:
+            raise MediaError(
+                f"expected at most {MAX_CHANNELS} channels to transcribe each by itself, got {self.channels};"
+                " transcribe the mix of them"
+            )
         self._frames = chain([first] if first else [], frames)
 
     @property
@@ -201,7 +228,7 @@ class Audio:
 
     @property
     def read_seconds(self) -> float:
-        """Length of the audio up to the end of the last chunk that was read, in seconds."""
+        """Length of the audio up to the end of the last chunk that was read, that of all channels, in seconds."""
         return self.samples_read / self._task.sample_rate
 
     def chunks(self, first: int = 0) -> Iterator[AudioChunk]:
@@ -235,16 +262,29 @@ class Audio:
             seconds = max(0.0, timeline.end_seconds - self.info.media_start_seconds)
             self.info = replace(self.info, duration_seconds=round(seconds, 6))
 
+    def _wanted_frames(self) -> Iterator[av.AudioFrame]:
+        """Yield the frames, up to one with another number of channels if each channel is read by itself."""
+        for frame in self._frames:
+            if self.channels not in (1, frame.layout.nb_channels):
+                assert self._reader is not None
+                self._reader.why_incomplete = (
+                    f"cut short: expected {self.channels} channels to transcribe each by itself, got"
+                    f" {frame.layout.nb_channels} further on; transcribe the mix of them"
+                )
+                return
+            yield frame
+
     def _all_chunks(self) -> Iterator[AudioChunk]:
         current: _ContinuousAudio | None = None
-        for frame in self._frames:
-            if current is None:
-                current = _ContinuousAudio(self._task, 0, _pts_seconds(frame) or Fraction(0), frame.sample_rate)
-            elif not current.continues_with(frame):
-                yield from current.finish()
-                start = _pts_seconds(frame)
-                start = current.end if start is None else start
-                current = _ContinuousAudio(self._task, current.stop, start, frame.sample_rate)
+        for frame in self._wanted_frames():
+            if current is None or not current.continues_with(frame):
+                first, start = 0, Fraction(0)
+                if current:
+                    yield from current.finish()
+                    first, start = current.stop, current.end
+                pts = _pts_seconds(frame)
+                start = start if pts is None else pts
+                current = _ContinuousAudio(self._task, self.channels, first, start, frame.sample_rate)
             yield from current.push(frame)
         if current:
             yield from current.finish()
@@ -252,17 +292,17 @@ class Audio:
 
 
 class _ContinuousAudio:
-    """Audio of one sample rate without a jump in its presentation times, which is cut into chunks.
+    """Audio of one sample rate without a jump in its presentation times, each channel of which is cut into chunks.
 
     No chunk goes beyond a jump. So where a file lacks audio or has it twice, nothing is invented and nothing is
     dropped. Presentation times may also drift slowly away from the number of samples. A drift is not a jump, and each
     chunk starts at its presentation time.
     """
 
-    def __init__(self, task: AudioTask, first: int, start: Fraction, sample_rate: int) -> None:
+    def __init__(self, task: AudioTask, channels: int, first: int, start: Fraction, sample_rate: int) -> None:
         self.stop = first
         """Number of the first sample after the last chunk, at the sample rate of the task."""
-        self._task, self._first, self._sample_rate = task, first, sample_rate
+        self._task, self._sample_rate = task, sample_rate
         self._samples_read = 0
         # Two predictions of the presentation time of the next frame, in seconds: one from the frame before it, to find
         # jumps, and one from the number of samples since the last time mark, to find drift. They are floats, because
@@ -271,8 +311,12 @@ class _ContinuousAudio:
         # Each time mark is a number of samples that were read, and the presentation time of the sample after them. A
         # mark is added when the times have drifted.
         self._time_marks = deque([(0, start)])
-        self._resampler = MonoResampler(sample_rate, task.sample_rate)
-        self._chunker = task.chunker()
+        self._resampler = Resampler(sample_rate, task.sample_rate, channels)
+        self._chunkers = [task.chunker() for _ in range(channels)]
+        self._cut = [0] * channels
+        """Number of samples of each channel that are in chunks."""
+        self._latest: tuple[int, list[SampleArray]] = -1, []
+        """The sample of its channel with which the last chunk begins, and all chunks that begin there."""
 
     @property
     def end(self) -> Fraction:
@@ -295,17 +339,38 @@ class _ContinuousAudio:
         self._time_by_frame += frame.samples / self._sample_rate
         self._time_by_count += frame.samples / self._sample_rate
         for samples in self._resampler.push(frame):
-            yield from map(self._chunk, self._chunker.push(samples))
+            yield from self._push(samples)
 
     def finish(self) -> Iterator[AudioChunk]:
         for samples in self._resampler.flush():
-            yield from map(self._chunk, self._chunker.push(samples))
-        yield from map(self._chunk, self._chunker.flush())
+            yield from self._push(samples)
+        yield from self._chunks([chunker.flush() for chunker in self._chunkers])
 
-    def _chunk(self, samples: SampleArray) -> AudioChunk:
+    def _push(self, samples: NDArray[np.int16]) -> Iterator[AudioChunk]:
+        return self._chunks([chunker.push(samples[:, k]) for k, chunker in enumerate(self._chunkers)])
+
+    def _chunks(self, cut: Sequence[Sequence[SampleArray]]) -> Iterator[AudioChunk]:
+        """Yield what was cut off each channel, in the order in which it starts, and then in that of the channels.
+
+        A chunk is cut off once so many samples after its start are there, the same number for all. So this is the order
+        of all chunks, whatever the size of frames is.
+        """
+        chunks = list[tuple[int, int, SampleArray]]()
+        for channel, of_channel in enumerate(cut):
+            for samples in of_channel:
+                chunks.append((self._cut[channel], channel, samples))
+                self._cut[channel] += len(samples)
+        for begin, channel, samples in sorted(chunks, key=itemgetter(0, 1)):
+            yield self._chunk(begin, channel, samples)
+
+    def _chunk(self, begin: int, channel: int, samples: SampleArray) -> AudioChunk:
         first, self.stop = self.stop, self.stop + len(samples)
-        start = round(float(self._time_at(Fraction(first - self._first, self._task.sample_rate))), 6)
-        return AudioChunk(first, self.stop, start, samples)
+        start = round(float(self._time_at(Fraction(begin, self._task.sample_rate))), 6)
+        speaker = f"channel {channel + 1}" if len(self._chunkers) > 1 else None
+        beside = self._latest[1] if begin == self._latest[0] else []
+        repeated = any(is_repeated(samples, other, self._task.sample_rate) for other in beside)
+        self._latest = begin, [*beside, samples]
+        return AudioChunk(first, self.stop, start, samples, speaker=speaker, repeated=repeated)
 
     def _time_at(self, seconds: Fraction) -> Fraction:
         """Return the presentation time after `seconds` of this audio; `seconds` must not decrease from call to call."""
@@ -334,10 +399,37 @@ def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILE
     """
     if not len(samples):
         return True
-    window = min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
-    hop = max(1, sample_rate // HOPS_PER_SECOND)
-    threshold = (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
-    return bool(window_energies(samples, window, hop).max() < threshold)
+    window = _loudness_window(samples, sample_rate)
+    return _loudest(samples, sample_rate) < (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
+
+
+def is_repeated(samples: SampleArray, other: SampleArray, sample_rate: int) -> bool:
+    """Return whether two chunks are the same but for what a codec makes of them.
+
+    Args:
+        samples: (N,) int16, not empty.
+        other: (M,) int16, not empty.
+        sample_rate: Sample rate of both, in Hz.
+
+    Returns:
+        Whether they are equally long, and no window of 30 ms of their difference is louder than REPEATED_DB below the
+        loudest one of both.
+    """
+    if len(samples) != len(other):
+        return False
+    difference = samples.astype(np.int32) - other
+    louder = max(_loudest(samples, sample_rate), _loudest(other, sample_rate))
+    return _loudest(difference, sample_rate) <= louder * 10 ** (REPEATED_DB / 10)
+
+
+def _loudness_window(samples: NDArray[np.integer[Any]], sample_rate: int) -> int:
+    return min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
+
+
+def _loudest(samples: NDArray[np.integer[Any]], sample_rate: int) -> int:
+    """Return the energy of the loudest window of samples, which are not empty."""
+    window, hop = _loudness_window(samples, sample_rate), max(1, sample_rate // HOPS_PER_SECOND)
+    return int(window_energies(samples, window, hop).max())
 
 
 def check_vad(sample_rate: int) -> None:

@@ -1,7 +1,7 @@
-"""Decode the audio of an open file with PyAV, and convert it to mono samples at a model's sample rate.
+"""Decode the audio of an open file with PyAV, and convert it to samples at a model's sample rate.
 
-FFmpeg mixes the channels, and soxr resamples. There is no dither: models do not need it, and without it the same audio
-always gives the same samples.
+FFmpeg mixes the channels, unless each is wanted by itself, and soxr resamples. There is no dither: models do not need
+it, and without it the same audio always gives the same samples.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import av
 import numpy as np
@@ -21,7 +21,7 @@ from av.format import Flags
 from av.stream import Discard, Disposition, Stream
 from numpy.typing import NDArray
 
-from reelscribe.contract.speech import SampleArray, to_int16
+from reelscribe.contract.speech import to_int16
 from reelscribe.decode.container import (
     MISSING_SECONDS,
     Timeline,
@@ -62,7 +62,7 @@ _RIFF_UNKNOWN_SIZE = 0x7FFF0000
 """Sizes from this one on mean "unknown": programs that write a WAV file to a pipe state the largest size they can."""
 
 _FloatArray = NDArray[np.float32]
-"""(N,) float32; full scale is 1."""
+"""(N, channels) float32; full scale is 1."""
 
 BLOCK_SAMPLES = 2**14
 """Number of samples that are resampled at once, whatever the size of the frames is."""
@@ -216,8 +216,8 @@ def _belongs_to(packet: av.Packet[Stream], stream: AudioStream) -> TypeGuard[av.
     return packet.stream is stream
 
 
-class MonoResampler:
-    """Convert audio of one sample rate, whose channels and sample format may change, to mono at another sample rate.
+class Resampler:
+    """Convert audio of one sample rate, whose layout and sample format may change, to another sample rate.
 
     Sample k of the output is at the time k / `output_rate`, and sample k of the input at k / `input_rate`. From n input
     samples, n * `output_rate` / `input_rate` output samples are made, rounded to the nearest whole number.
@@ -225,31 +225,33 @@ class MonoResampler:
     Args:
         input_rate: Sample rate of the frames, in Hz.
         output_rate: Sample rate of the result, in Hz.
+        channels: Number of channels of the result: 1 for the mix of all, or else that of all frames.
     """
 
-    def __init__(self, input_rate: int, output_rate: int) -> None:
+    def __init__(self, input_rate: int, output_rate: int, channels: int = 1) -> None:
+        self._channels = channels
         self._mixer: _Mixer | None = None
         self._stream = None
         if input_rate != output_rate:
-            self._stream = soxr.ResampleStream(input_rate, output_rate, 1, dtype="float32", quality="HQ")
+            self._stream = soxr.ResampleStream(input_rate, output_rate, channels, dtype="float32", quality="HQ")
 
-    def push(self, frame: av.AudioFrame) -> Iterator[SampleArray]:
-        """Convert the next frame, and yield the samples that are ready, in arrays of any length."""
+    def push(self, frame: av.AudioFrame) -> Iterator[NDArray[np.int16]]:
+        """Convert the next frame, and yield the samples that are ready, in arrays of any length, (N, channels)."""
         if self._mixer is None or not self._mixer.accepts(frame):
             yield from self._flush_mixer()
-            self._mixer = _Mixer(frame)
+            self._mixer = _Mixer(frame, self._channels)
         yield from map(self._resample, self._mixer.mix(frame))
 
-    def flush(self) -> Iterator[SampleArray]:
-        """End the audio, and yield the remaining samples."""
+    def flush(self) -> Iterator[NDArray[np.int16]]:
+        """End the audio, and yield the remaining samples, (N, channels)."""
         yield from self._flush_mixer()
-        yield self._resample(np.empty(0, np.float32), last=True)
+        yield self._resample(np.empty((0, self._channels), np.float32), last=True)
 
-    def _flush_mixer(self) -> Iterator[SampleArray]:
+    def _flush_mixer(self) -> Iterator[NDArray[np.int16]]:
         if self._mixer:
             yield from map(self._resample, self._mixer.mix(None))
 
-    def _resample(self, samples: _FloatArray, *, last: bool = False) -> SampleArray:
+    def _resample(self, samples: _FloatArray, *, last: bool = False) -> NDArray[np.int16]:
         # A single NaN would spread over the whole filter of the resampler. The comparison is false for NaN, too.
         valid = np.where(np.abs(samples) < DAMAGED_FROM, samples, np.float32(0))
         if self._stream:
@@ -258,41 +260,49 @@ class MonoResampler:
 
 
 class _Mixer:
-    """Mix frames of one sample format, channel layout and sample rate to one channel."""
+    """Convert frames of one sample format, channel layout and sample rate to floats, all channels mixed or each."""
 
-    def __init__(self, first: av.AudioFrame) -> None:
-        self._format = _format(first)
-        layout, channels = first.layout.name, first.layout.nb_channels
-        if " channels" in layout or "ambisonic" in layout:
-            # The positions of the channels are unknown, so they are averaged.
-            mix = ("pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels)))
-        else:
-            # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the
-            # mix cannot overflow.
-            mix = ("aresample", "rematrix_maxval=1")
+    def __init__(self, first: av.AudioFrame, channels: int) -> None:
+        self._format, self._channels = _format(first), channels
         self._graph = Graph()
         source = self._graph.add(
             "abuffer",
             sample_rate=str(first.sample_rate),
             sample_fmt=first.format.name,
-            channel_layout=layout,
+            channel_layout=first.layout.name,
             time_base=f"1/{first.sample_rate}",
         )
-        to_float = self._graph.add("aformat", sample_fmts="flt", channel_layouts="mono")
-        self._graph.link_nodes(source, self._graph.add(*mix), to_float, self._graph.add("abuffersink")).configure()
+        # The order in which filters are added decides which formats FFmpeg chooses between them, and so the last bit of
+        # each sample.
+        layout = ":channel_layouts=mono" if channels == 1 else ""
+        to_float = self._graph.add("aformat", f"sample_fmts=flt{layout}")
+        mix = [self._graph.add(*_mix(first))] if channels == 1 else []
+        self._graph.link_nodes(source, *mix, to_float, self._graph.add("abuffersink")).configure()
         self._graph.set_audio_frame_size(BLOCK_SAMPLES)
 
     def accepts(self, frame: av.AudioFrame) -> bool:
         return _format(frame) == self._format
 
     def mix(self, frame: av.AudioFrame | None) -> Iterator[_FloatArray]:
-        """Mix the next frame, or None at the end, and yield the blocks that are complete."""
+        """Convert the next frame, or None at the end, and yield the blocks that are complete."""
         self._graph.push(frame)
         while True:
             try:
-                yield self._graph.pull().to_ndarray()[0]
+                samples: NDArray[Any] = self._graph.pull().to_ndarray()
             except (BlockingIOError, EOFError):  # the graph needs more frames, or has ended
                 return
+            yield samples.reshape(-1, self._channels)
+
+
+def _mix(frame: av.AudioFrame) -> tuple[str, str]:
+    """Return the filter that mixes all channels of such frames to one, with its arguments."""
+    layout, channels = frame.layout.name, frame.layout.nb_channels
+    if " channels" in layout or "ambisonic" in layout:
+        # The positions of the channels are unknown, so they are averaged.
+        return "pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels))
+    # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the mix
+    # cannot overflow.
+    return "aresample", "rematrix_maxval=1"
 
 
 def _format(frame: av.AudioFrame) -> tuple[str, str, int]:

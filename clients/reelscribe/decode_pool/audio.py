@@ -1,11 +1,11 @@
 """The audio of a source: the command to read it, the opened audio, its batches, and how it is read.
 
 A parent sends `ReadAudio` and parses the replies; the decode process executes the command with `feed`. A batch covers
-every sample, at the sample rate of the task, from number `first` to before `stop`: in a chunk in the slot, or in a
-silent chunk, which is not sent. The replies are those of `child_channel.py`, with::
+every sample, at the sample rate of the task, from number `first` to before `stop`: in a chunk in the slot, or in one
+that is not sent, because it is silent or repeats another channel. The replies are those of `child_channel.py`, with::
 
     {"opened": {"info", "samples", "why_incomplete"}}       again at the end of the file, when `samples` is known
-    {"batch": {..., "audible": [[first, stop, presentation time], ...], "silent": [...]}}
+    {"batch": {..., "audible": [[first, stop, presentation time, speaker], ...], "silent": [...]}}
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reelscribe.contract.source import AudioInfo, Span
-from reelscribe.contract.speech import SampleArray
+from reelscribe.contract.speech import SampleArray, transcribed_channels
 from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 from reelscribe.decode_pool.child_channel import ChildChannel, Feed, queue_opened
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand, Slots
@@ -35,6 +35,8 @@ class Stretch(NamedTuple):
     """Number of the first sample after the range."""
     start_seconds: float
     """Presentation time of the first sample, in seconds."""
+    speaker: str | None = None
+    """Name of its channel; None if it is of the audio of all."""
 
     def times(self, sample_rate: int) -> tuple[float, float]:
         """Return its start and its end, in seconds of presentation time, for a sample rate in Hz."""
@@ -53,6 +55,8 @@ class OpenedAudio(Opened):
     """Why audio is missing or damaged; None if nothing is missing in what was read."""
     sample_rate: int
     """Sample rate of the task, in Hz."""
+    channels: int = 1
+    """Number of channels that are read, each by itself; 1 for the mix."""
 
     @property
     def total(self) -> int | None:
@@ -62,8 +66,9 @@ class OpenedAudio(Opened):
     def share(self, first: int, stop: int | None) -> tuple[float, float]:
         """Return the part of the samples from `first` to before `stop`; see `Opened.share`."""
         # The number of samples is known once all audio has been decoded. Until then, use the container's duration.
-        samples = self.samples or max(1.0, self.info.duration_seconds * self.sample_rate)
-        seconds = 0.0 if stop is None else (stop - first) / self.sample_rate
+        samples_a_second = self.sample_rate * self.channels
+        samples = self.samples or max(1.0, self.info.duration_seconds * samples_a_second)
+        seconds = 0.0 if stop is None else (stop - first) / samples_a_second
         share = ((samples if stop is None else stop) - first) / samples
         return min(1.0, max(0.0, share)), seconds
 
@@ -115,7 +120,9 @@ class ReadAudio(ReadCommand[OpenedAudio, DecodedAudioBatch]):
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedAudio:
         """Parse the content of an "opened" reply."""
-        return OpenedAudio(**{**reply, "info": AudioInfo(**reply["info"])}, sample_rate=self.task.sample_rate)
+        info = AudioInfo(**reply["info"])
+        channels = transcribed_channels(self.task.channels, info.channels)
+        return OpenedAudio(**{**reply, "info": info}, sample_rate=self.task.sample_rate, channels=channels)
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedAudio, slots: Slots) -> DecodedAudioBatch:
         """Parse the content of a "batch" reply. The chunks are views of the slot, where each follows the one before."""
@@ -199,9 +206,12 @@ class _AudioFeed(Feed):
         if chunk.first != self.stop or chunk.start_seconds < self._latest_seconds:
             self.end(next_first=chunk.first)
         self._latest_seconds = chunk.start_seconds
-        if not chunk.silent:
+        stretch = chunk.first, chunk.stop, chunk.start_seconds, chunk.speaker
+        if chunk.silent:
+            self.lists["silent"].append(stretch)
+        elif not chunk.repeated:
             self.write(chunk.samples)
-        self.lists["silent" if chunk.silent else "audible"].append((chunk.first, chunk.stop, chunk.start_seconds))
+            self.lists["audible"].append(stretch)
         self.stop = chunk.stop
         is_full = len(self.lists["audible"]) == self._max_chunks
         if is_full or len(self.lists["silent"]) == MAX_SILENT_CHUNKS:

@@ -325,6 +325,7 @@ def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
                 no_speech_prob=_probability(item["no_speech_prob"]),
                 words=None if item["words"] is None else tuple(map(_word, item["words"])),
                 avg_logprob=_logprob(item["avg_logprob"]),
+                speaker=None if item.get("speaker") is None else _text(item["speaker"]),
             )
             for item in value["segments"]
         ],

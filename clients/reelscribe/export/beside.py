@@ -32,6 +32,7 @@ from reelscribe.export.annotations_reader import (
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.cues import shown_language
 from reelscribe.export.formats import check_formats
+from reelscribe.export.speakers import read_speaker_names
 from reelscribe.export.subtitles import SubtitleFormat, subtitle_content
 from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
@@ -114,15 +115,17 @@ def write_beside(
         What has become of the files.
 
     Raises:
-        UsageError: A line is not a record, or a package is not installed.
+        UsageError: A line is not a record, a package is not installed, or `speakers.toml` names what no record has.
         OutputError: The output folder cannot remember what is written.
     """
     done = Beside()
-    models = read_models(annotations)
+    models, speakers = read_models(annotations), read_speaker_names(out)
     names = _Names(filter(None, read_lines(annotations, present_path)))
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
     with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
-        for line, source in read_lines(annotations, lambda line: (line, annotated_source(line, models))):
+        for line, source in read_lines(
+            annotations, lambda line: (line, speakers.applied(annotated_source(line, models)))
+        ):
             if source.missing or source.bytes is None:
                 continue
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):
@@ -137,6 +140,7 @@ def write_beside(
             del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         for name, outcome in waiting:
             done.add(name, outcome)
+    speakers.check_used()
     return done
 
 

@@ -43,6 +43,9 @@ class CueRules:
     """
     karaoke: bool = False
     """Whether each word whose time is known is marked while it is spoken."""
+    speaker_names: bool = False
+    """Whether lines of SubRip, ASS and plain text begin with the name of who speaks, where it is known. WebVTT has
+    names in any case, in a form that players can hide."""
 
     def __post_init__(self) -> None:
         if self.made_from not in CUE_SOURCES:

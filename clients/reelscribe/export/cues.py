@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, zip_longest
 from typing import NamedTuple
 
@@ -32,11 +32,13 @@ class Cue(NamedTuple):
     """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
     brackets.
     """
+    speaker: str | None = None
+    """Name of who says it; None if that is not known."""
 
     @property
     def has_times(self) -> bool:
         """Return `True` if its words shall be marked while they are spoken."""
-        return self.lines[0][0].start is not None
+        return any(piece.start is not None for piece in chain.from_iterable(self.lines))
 
 
 def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
@@ -47,7 +49,7 @@ def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
         rules: What cues show, how much text at once, and for how long.
 
     Returns:
-        The cues in the order of `start`; what is seen and what is said may overlap.
+        The cues in the order of `start`; what is seen may overlap what is said, and so may what several people say.
     """
     said = source.transcript and source.transcript.utterances
     made_from = rules.made_from
@@ -62,9 +64,12 @@ def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
             start, end = (player_milliseconds(time, source.start_seconds) for time in (segment.start, segment.end))
             lines = lines_of(pieces_of(f"[{text}]" if beside_speech else text), rules.max_line_chars)
             cues.append(Cue(start, max(end, start + 1), _unmarked(lines), beside_speech))
-    for phrase in _spoken_phrases(said or (), source.start_seconds, rules):
-        lines = lines_of(phrase.pieces, rules.max_line_chars)
-        cues.append(Cue(phrase.start, phrase.end, lines if rules.karaoke else _unmarked(lines)))
+    for speaker, utterances in _by_speaker(said or ()).items():
+        for phrase in _spoken_phrases(utterances, source.start_seconds, rules):
+            name = [Piece(f"{speaker}:", " ")] if speaker and rules.speaker_names else []
+            lines = lines_of([*name, *phrase.pieces], rules.max_line_chars)
+            shown = lines if rules.karaoke else _unmarked(lines)
+            cues.append(Cue(phrase.start, phrase.end, shown, speaker=speaker))
     return sorted(cues, key=lambda cue: cue.start)
 
 
@@ -99,6 +104,14 @@ def shown_language(source: AnnotatedSource, made_from: CueSource) -> str | None:
             if each.language and _LANGUAGE.fullmatch(each.language):
                 seconds[each.language] += each.end - each.start
     return max(seconds, key=lambda language: seconds[language], default=None)
+
+
+def _by_speaker(utterances: Iterable[Utterance]) -> Mapping[str | None, Sequence[Utterance]]:
+    """Return what each speaker says; what people say at the same time is shown at the same time."""
+    said = defaultdict[str | None, list[Utterance]](list)
+    for each in utterances:
+        said[one_line(each.speaker or "") or None].append(each)
+    return said
 
 
 def _has_clips(source: AnnotatedSource) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
@@ -20,6 +21,7 @@ from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.plain_text import text_writer
+from reelscribe.export.speakers import SpeakerNames, read_speaker_names, rttm_writer
 from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_writer
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
@@ -45,8 +47,8 @@ class _SourceFormat(_Format):
     returns a function that writes the files of a source."""
     has_cues: bool = False
     """True if the files show cues."""
-    needs: Kind | None = None
-    """The annotations that some record must have; None if the format is made of several kinds."""
+    needs: Kind | Literal["speakers"] | None = None
+    """What some record must have; None if the format is made of several kinds of annotations."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
         name: _SourceFormat(partial(subtitle_writer, name), has_cues=True, library="pysubs2", extra="client")
         for name in SUBTITLE_FORMATS
     },
-    "txt": _SourceFormat(lambda folder, common_folder, cues: text_writer(folder, common_folder), needs="transcript"),
+    "txt": _SourceFormat(text_writer, needs="transcript"),
+    "rttm": _SourceFormat(lambda folder, common_folder, cues: rttm_writer(folder, common_folder), needs="speakers"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "jsonl.zst": _WholeFormat(
@@ -128,17 +131,18 @@ def export(
 
     Raises:
         UsageError: A format is unknown, a library is missing, no record has the annotations that `cues` names,
-            a line is not a record, or a file cannot be read or written.
+            a line is not a record, `speakers.toml` names what no record has, or a file cannot be read or written.
     """
     check_formats(formats)
     _check_file(annotations)
     folder = ExportFolder(out)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
+    site = site or SiteOptions(annotations.parent)
     if kinds & {_SourceFormat, _TableFormat}:
-        _export_each(annotations, folder, formats, cues, tell)
+        _export_each(annotations, folder, formats, cues, tell, read_speaker_names(site.run))
     for name, each in _FORMATS.items():
         if name in formats and isinstance(each, _WholeFormat):
-            each.writer(folder, annotations, site or SiteOptions(annotations.parent), tell)
+            each.writer(folder, annotations, site, tell)
     return folder.written
 
 
@@ -166,7 +170,12 @@ def _check_file(annotations: Path) -> None:
 
 
 def _export_each(
-    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueRules, tell: Callable[[str], None]
+    annotations: Path,
+    folder: ExportFolder,
+    formats: Sequence[str],
+    cues: CueRules,
+    tell: Callable[[str], None],
+    names: SpeakerNames,
 ) -> None:
     """Write the formats to which sources are added one after the other."""
     models = read_models(annotations)
@@ -181,7 +190,7 @@ def _export_each(
             tables[name] = [stack.enter_context(each.writer(folder, name)) for each in table_formats]
 
         open_tables("sources")
-        for source in read_lines(annotations, partial(annotated_source, models=models)):
+        for source in map(names.applied, read_lines(annotations, partial(annotated_source, models=models))):
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
@@ -191,9 +200,11 @@ def _export_each(
         needed: list[str] = [each.needs for each in chosen if each.needs]
         if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen):
             needed.append(cues.made_from)
+        found = {*tables, *(["speakers"] if names.any_found else [])}
         for name in needed:
-            if name not in tables:
+            if name not in found:
                 raise _missing(annotations, name)
+        names.check_used()
     older = [str(path) for name in tables if (path := folder.path / f"{name}.parquet").exists()]
     if older and "parquet" in formats:
         tell(
@@ -203,10 +214,15 @@ def _export_each(
 
 
 def _missing(annotations: Path, kind: str) -> UsageError:
-    command = {"captions": "caption", "clips": "caption --clips shots", "transcript": "transcribe"}[kind]
-    annotate = "annotate --clips shots" if kind == "clips" else "annotate"
+    command, option = {
+        "captions": ("caption", ""),
+        "clips": ("caption", " --clips shots"),
+        "transcript": ("transcribe", ""),
+        "speakers": ("transcribe", " --channels separate"),
+    }[kind]
     wanted = "transcripts" if kind == "transcript" else kind
     return UsageError(
-        f"export: expected records with {wanted}, and {annotations} has none; make them with `reelscribe {command}` or"
-        f" `reelscribe {annotate}` first, or choose another format, or --cues auto, for what is there"
+        f"export: expected records with {wanted}, and {annotations} has none; make them with"
+        f" `reelscribe {command}{option}` or `reelscribe annotate{option}` first, or choose another format, or"
+        " --cues auto, for what is there"
     )

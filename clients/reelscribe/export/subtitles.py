@@ -10,6 +10,7 @@ import html
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -43,6 +44,8 @@ def subtitle_content(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRu
         rules: What cues show, how much text at once, and for how long.
     """
     to_text, last = _FORMATS[kind]
+    if kind == "vtt":  # which has a form for names that players can hide
+        rules = replace(rules, speaker_names=False)
     cues = [cue._replace(end=min(cue.end, last)) for cue in cues_of(source, rules) if cue.start < last]
     return to_text(cues).encode(errors="backslashreplace") if cues else b""
 
@@ -72,7 +75,10 @@ def subtitle_writer(
 
 
 def _webvtt(cues: Sequence[Cue]) -> str:
-    """Return the text of a WebVTT file. What is seen beside speech is shown at the top of the picture."""
+    """Return the text of a WebVTT file. What is seen beside speech is shown at the top of the picture.
+
+    What somebody says is in a voice span with their name.
+    """
     content = _file((cue.start, cue.end, _webvtt_lines(cue)) for cue in cues).to_string("vtt", keep_ssa_tags=True)
     if any(cue.has_times for cue in cues):
         content = content.replace("\n\n", f"\n\n{_NOT_YET_SPOKEN}", 1)
@@ -95,7 +101,8 @@ def _webvtt_lines(cue: Cue) -> str:
         time = piece.start
         return f"<{_webvtt_time(time)}><c>{text}</c>"
 
-    return _lines(cue, marked)
+    voice = f"<v {_webvtt_text(cue.speaker)}>" if cue.speaker else ""
+    return voice + _lines(cue, marked)
 
 
 def _webvtt_time(ms: int) -> str:
@@ -113,7 +120,7 @@ def _subrip(cues: Sequence[Cue]) -> str:
 
     So a new one begins whenever a cue or a word that is marked begins or ends. What is seen comes before speech.
     """
-    if not any(cue.beside_speech or cue.has_times for cue in cues):
+    if not any(cue.beside_speech or cue.speaker or cue.has_times for cue in cues):
         shown = ((cue.start, cue.end, _subrip_lines(cue, cue.start)) for cue in cues)
     else:
         shown = (

@@ -171,6 +171,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
             Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
             Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
+            Column("speaker", "text", lambda source, utterance: utterance.speaker, nullable=True),
             Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
             _SHA256,
             Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),

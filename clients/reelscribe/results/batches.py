@@ -7,6 +7,7 @@ each failure is its reason: the ledger's SQL counts the failures and finds the b
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +28,13 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 
 UNDECODABLE = "it cannot be decoded"
 """The reason that the ledger and the records give for a frame that the decoder could not decode."""
+
+_DECIMALS = 3
+"""Decimals of the times of segments, in seconds."""
 
 _TOUCHING_SECONDS = 1e-5  # times are rounded to microseconds, so adjacent chunks may overlap or be a little apart
 
@@ -246,6 +250,8 @@ class TimedTranscript(NamedTuple):
     start: float
     end: float
     transcript: ChunkTranscript
+    speaker: str | None = None
+    """Name of the speaker whose channel the chunk is of; None if it is of the audio of all."""
 
 
 @dataclass(frozen=True)
@@ -267,9 +273,9 @@ class SavedAudioBatch(SavedBatch):
         return sum(silence.end - silence.start for silence in self.silences)
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        transcripts = [(chunk.start, chunk.end, chunk.transcript.to_json()) for chunk in self.transcripts]
-        silences = [(silence.start, silence.end) for silence in self.silences]
-        failures = [(failure.start, failure.end, failure.error) for failure in self.failures]
+        transcripts = [_row(chunk, chunk.transcript.to_json()) for chunk in self.transcripts]
+        silences = [_row(silence) for silence in self.silences]
+        failures = [_row(failure, failure.error) for failure in self.failures]
         return transcripts, silences, failures
 
     @classmethod
@@ -288,12 +294,25 @@ class SavedAudioBatch(SavedBatch):
             stop,
             anchor,
             transcripts=[
-                TimedTranscript(*_times(start, end), ChunkTranscript.from_json(value))
-                for start, end, value in transcripts
+                TimedTranscript(*_times(start, end), ChunkTranscript.from_json(value), _speaker(*speaker))
+                for start, end, value, *speaker in transcripts
             ],
-            silences=[Silence(*_times(*row)) for row in silences],
-            failures=[SpeechFailure(*_times(start, end), read_text("error", error)) for start, end, error in failures],
+            silences=[Silence(*_times(start, end), _speaker(*speaker)) for start, end, *speaker in silences],
+            failures=[
+                SpeechFailure(*_times(start, end), read_text("error", error), _speaker(*speaker))
+                for start, end, error, *speaker in failures
+            ],
         )
+
+
+def _row(chunk: TimedTranscript | Silence | SpeechFailure, *result: Any) -> tuple[Any, ...]:
+    """Return what the ledger keeps of a chunk: its times, what came of it and, if it has one, its speaker."""
+    speaker = () if chunk.speaker is None else (chunk.speaker,)
+    return chunk.start, chunk.end, *result, *speaker
+
+
+def _speaker(name: Any = None) -> str | None:
+    return None if name is None else read_text("speaker", name)
 
 
 def _times(start: float, end: float) -> tuple[float, float]:
@@ -301,37 +320,57 @@ def _times(start: float, end: float) -> tuple[float, float]:
 
 
 class AudioTimeline:
-    """Puts the results of successive batches in the order of time; adjacent silences become one."""
+    """Puts the results of successive batches in the order of time; adjacent silences of a speaker become one.
+
+    Batches have the chunks of all speakers in the order in which they start. So what begins before a chunk is complete,
+    except a silence, which may continue. Once something has to be returned that begins later, it does not any more.
+    """
 
     def __init__(self) -> None:
         """Begin before the first batch."""
-        self._silence: Silence | None = None
-        """The silence at the end of the batches so far, which may continue in the next batch."""
+        self._complete: list[AudioResult] = []
+        """Results that others may have to come before, as the chunks of other speakers overlap."""
+        self._silences: dict[str | None, Silence] = {}
+        """The silence of each speaker that may continue in the next chunk."""
 
     def add(self, batch: SavedAudioBatch) -> list[AudioResult]:
-        """Return the results of the next batch, except a silence at its end, which may continue in the batch after."""
+        """Return the results that are known with the next batch; `end` returns the others."""
         chunks: list[TimedTranscript | Silence | SpeechFailure]
         chunks = [*batch.transcripts, *batch.silences, *batch.failures]
-        chunks.sort(key=attrgetter("start", "end"))
         results: list[AudioResult] = []
-        for chunk in chunks:
-            silence = self._silence
+        for chunk in sorted(chunks, key=lambda chunk: (chunk.start, chunk.speaker or "", chunk.end)):
+            results += self._before(round(chunk.start, _DECIMALS))
+            silence = self._silences.pop(chunk.speaker, None)
             if isinstance(chunk, Silence) and silence and abs(chunk.start - silence.end) < _TOUCHING_SECONDS:
-                self._silence = Silence(silence.start, chunk.end)
+                self._silences[chunk.speaker] = replace(silence, end=chunk.end)
                 continue
-            results += self.end()
+            self._complete += [silence] if silence else []
             if isinstance(chunk, Silence):
-                self._silence = chunk
+                self._silences[chunk.speaker] = chunk
             elif isinstance(chunk, TimedTranscript):
-                results += [_utterance(chunk, segment) for segment in chunk.transcript.segments if segment.text]
+                self._complete += [_utterance(chunk, segment) for segment in chunk.transcript.segments if segment.text]
             else:
-                results.append(chunk)
+                self._complete.append(chunk)
+            if chunk.speaker is None:  # there is nothing beside it
+                results += self._before(math.inf)
         return results
 
-    def end(self) -> list[Silence]:
-        """Return the silence at the end of the batches, if there is one."""
-        silence, self._silence = self._silence, None
-        return [silence] if silence else []
+    def end(self) -> list[AudioResult]:
+        """Return the results that are left."""
+        results = [*self._before(math.inf), *sorted(self._silences.values(), key=attrgetter("start"))]
+        self._silences.clear()
+        return results
+
+    def _before(self, seconds: float) -> list[AudioResult]:
+        """Return the results that are complete and begin before a time, and the silences that begin before them."""
+        results = [result for result in self._complete if result.start < seconds]
+        if not results:
+            return []
+        self._complete = [result for result in self._complete if result.start >= seconds]
+        last = max(result.start for result in results)
+        ended = [speaker for speaker, silence in self._silences.items() if silence.start <= last]
+        results += [self._silences.pop(speaker) for speaker in ended]
+        return sorted(results, key=attrgetter("start"))
 
 
 def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
@@ -346,21 +385,21 @@ def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
     """Return a segment of a chunk with presentation times. Times that are outside the chunk are moved into it."""
 
     def presentation_time(seconds: float) -> float:
-        return round(min(chunk.start + max(0.0, seconds), chunk.end), 3)
+        return round(min(chunk.start + max(0.0, seconds), chunk.end), _DECIMALS)
 
-    words = segment.words
+    def spoken(word: Word) -> Word:
+        start, end = presentation_time(word.start), presentation_time(word.end)
+        return replace(word, start=start, end=end, speaker=chunk.speaker)
+
     return Utterance(
         presentation_time(segment.start),
         presentation_time(max(segment.start, segment.end)),
         segment.text,
         chunk.transcript.language,
         chunk.transcript.no_speech_prob,
-        None
-        if words is None
-        else tuple(
-            replace(word, start=presentation_time(word.start), end=presentation_time(word.end)) for word in words
-        ),
+        None if segment.words is None else tuple(map(spoken, segment.words)),
         segment.avg_logprob,
+        chunk.speaker,
     )
 
 

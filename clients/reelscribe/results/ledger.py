@@ -403,7 +403,7 @@ class Ledger:
 
     def _texts(self, kind: Kind, job: int) -> list[Segment]:
         if kind == "transcript":
-            return [Segment(said.start, said.end, said.text) for said in self._utterances(job)]
+            return [Segment(said.start, said.end, said.line) for said in self._utterances(job)]
         ((opened, _),) = self._select(_FIND_OPENED, job)
         rows = self._database.execute(_FIND_BATCHES, (job,))
         if kind == "captions":

@@ -35,6 +35,7 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
+from reelscribe.contract.speech import Word, known_fields, transcribed_channels
 from reelscribe.errors import OutputError
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 
@@ -292,8 +293,8 @@ class Record:
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
         yield "segments", map(_utterance, transcript.utterances() if transcript else ())
-        yield "silences", map(_object, transcript.silences() if transcript else ())
-        yield "speech_failures", map(_object, transcript.failures() if transcript else ())
+        yield "silences", map(_of_audio, transcript.silences() if transcript else ())
+        yield "speech_failures", map(_of_audio, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
 
     def _repr_html_(self) -> str:
@@ -316,7 +317,7 @@ class Record:
         elif self.description_result:
             yield from ((clip.start, clip.text) for clip in self.description_result.described())
         elif self.transcript_result:
-            yield from ((utterance.start, utterance.text) for utterance in self.transcript_result.utterances())
+            yield from (utterance.moment for utterance in self.transcript_result.utterances())
 
 
 Result = TypeVar("Result", CaptionResult, DescriptionResult, TranscriptResult)
@@ -368,10 +369,12 @@ def with_job(
         return replace(record, summary_result=SummaryResult(settings, job.error, results))
     # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
     samples = job.missing[0].first if job.total is None else job.total
+    audio = job.opened.info if isinstance(job.opened, SavedAudio) else None
+    channels = transcribed_channels(settings.settings.get("channels", "mix"), audio.channels if audio else 1)
     transcript = TranscriptResult(
         settings,
-        audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
-        decoded_seconds=samples / read_count("sample_rate", settings.settings["sample_rate"], least=1),
+        audio=audio,
+        decoded_seconds=samples / channels / read_count("sample_rate", settings.settings["sample_rate"], least=1),
         error=job.error,
         results=results,
     )
@@ -473,9 +476,13 @@ def _shot(shot: Section, transition: Transition | None) -> dict[str, Any]:
     return _object(Shot(shot.start_seconds, shot.end_seconds, shot.start_frame, shot.end_frame, transition))
 
 
+def _of_audio(value: Utterance | Silence | SpeechFailure | Word) -> dict[str, Any]:
+    return known_fields(vars(value).items())
+
+
 def _utterance(utterance: Utterance) -> dict[str, Any]:
     words = utterance.words
-    return {**vars(utterance), "words": None if words is None else [*map(_object, words)]}
+    return {**_of_audio(utterance), "words": None if words is None else [*map(_of_audio, words)]}
 
 
 Flag = Literal["repetition", "near-duplicate"]

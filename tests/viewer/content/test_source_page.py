@@ -8,9 +8,9 @@ import pytest
 from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.content.source_page import LINES_A_SECTION, SourcePage
 from reelscribe.viewer.media.media_files import MediaFiles
-from reelscribe.viewer.pages.views import Site
+from reelscribe.viewer.pages.views import Site, Speaker
 from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
-from support.exporting import record, video, with_summary
+from support.exporting import record, spoken_by, transcript_record, video, with_summary
 
 
 @pytest.fixture
@@ -43,6 +43,23 @@ def test_each_line_is_in_one_section_also_before_the_beginning_of_the_source(vie
     assert [len(some) for some in shown] == [2000, 2000, 1000]
     assert sorted(line for some in shown for line in some) == sorted(f"line at {k}" for k in range(5000))
     assert [(one.start, one.end) for one in sections] == [(0.0, 2000.0), (2000.0, 4000.0), (4000.0, 5000.0)]
+
+
+def test_lines_have_the_speakers_with_the_names_of_speakers_toml(view_of, tmp_path):
+    value = transcript_record("a.mp4", "Hello.", "Yes?", "Good morning.")
+    value = spoken_by(value, "channel 2", "channel 1")
+    value["speech_failures"] = [{"start": 5.0, "end": 6.0, "error": "x", "speaker": "channel 2"}]
+    (tmp_path / "speakers.toml").write_text('[speakers]\n"channel 2" = "Agent"\n"channel 7" = "Nobody"')
+    assert [line.speaker for line in view_of(value).tracks[0].lines] == [
+        *(Speaker("Agent", 1), Speaker("channel 1", 0), Speaker("Agent", 1), Speaker("Agent", 1))
+    ]
+
+
+def test_a_page_tells_that_speakers_toml_cannot_be_read(view_of, tmp_path):
+    (tmp_path / "speakers.toml").write_text("[speakers")
+    view = view_of(spoken_by(transcript_record("a.mp4", "Hello."), "channel 1"))
+    assert "speakers.toml: cannot be read" in view.site.notices[0]
+    assert view.tracks[0].lines[0].speaker == Speaker("channel 1", 0)
 
 
 @pytest.mark.parametrize(

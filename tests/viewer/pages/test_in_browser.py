@@ -70,7 +70,9 @@ def test_no_page_scrolls_sideways(open_page, name):
 
 
 def test_an_address_with_a_time_opens_there(spoken):
-    assert [" ".join(text.split()) for text in current(spoken, "transcript")] == ["0:03 look at the red circle"]
+    assert [" ".join(text.split()) for text in current(spoken, "transcript")] == [
+        "0:03 channel 1: look at the red circle"
+    ]
     assert spoken.locator("[data-word][data-now]").all_inner_texts() == ["the"]
     assert spoken.locator("#lane-shots rect").nth(1).get_attribute("data-now") == ""
     assert spoken.locator("#now").inner_text() == "0:04"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from reelscribe.cli.options.run import RunOptions, speed_option
+from reelscribe.cli.options.run import RunOptions, one_of, speed_option
 from reelscribe.cli.parser.help import Heading
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ class AudioOptions:
         bool,
         speech_option("--word-times/--no-word-times", help="Also record when each word was said."),
     ] = False
+    channels: Annotated[
+        str,
+        speech_option(
+            metavar="mix|separate",
+            autocompletion=lambda: ("mix", "separate"),
+            help="Transcribe the mix of all channels, or each channel by itself as that of a speaker.",
+        ),
+    ] = "mix"
     search_seconds: Annotated[
         float | None,
         speech_option(
@@ -91,7 +99,7 @@ class AudioOptions:
             UsageError: The value of an option is invalid.
         """
         from reelscribe.contract.chunking import Cutting
-        from reelscribe.contract.speech import TranscriptionOptions
+        from reelscribe.contract.speech import Channels, TranscriptionOptions
         from reelscribe.run.tracks.transcripts import SpeechOptions
 
         return SpeechOptions(
@@ -99,6 +107,7 @@ class AudioOptions:
             cutting=Cutting(self.search_seconds, self.window_seconds),
             silence_db=self.silence_db,
             vad=self.vad,
+            channels=one_of(self.channels, get_args(Channels), "--channels"),
             chunks_per_request=self.chunks_per_request,
             audio_workers=self.audio_workers,
             stall_seconds=run.stall_seconds,

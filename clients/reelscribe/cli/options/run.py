@@ -21,7 +21,7 @@ from reelscribe.storage.spool import SpoolOptions
 
 T = TypeVar("T")
 
-FORMATS = ("vtt", "srt", "ass", "txt", "csv", "parquet", "jsonl.zst", "chapters", "html")
+FORMATS = ("vtt", "srt", "ass", "txt", "rttm", "csv", "parquet", "jsonl.zst", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 BESIDE_FORMATS = ("srt", "vtt", "ass", "json")
 

@@ -61,6 +61,13 @@ class SubtitleOptions:
         bool,
         subtitle_option("--karaoke/--no-karaoke", help="Mark each word while it is spoken. Needs the times of words."),
     ] = False
+    speaker_names: Annotated[
+        bool,
+        subtitle_option(
+            "--speaker-names/--no-speaker-names",
+            help="Begin lines of srt, ass and txt with the name of who speaks, where it is known.",
+        ),
+    ] = False
 
     def check(self, *, word_times: bool) -> None:
         """Raise UsageError if words shall be marked whose times the run does not record."""
@@ -86,4 +93,5 @@ class SubtitleOptions:
             min_cue_seconds=self.min_cue_seconds,
             max_chars_per_second=self.max_chars_per_second,
             karaoke=self.karaoke,
+            speaker_names=self.speaker_names,
         )

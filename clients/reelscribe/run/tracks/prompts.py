@@ -66,22 +66,31 @@ def without_special_tokens(text: str) -> str:
 def words_between(utterances: Sequence[Utterance], start: float, end: float) -> str:
     """Return what is said in a stretch of time: by the times of words if they are known, or else by those of segments.
 
+    The name of a speaker is before what they say, where it is known.
+
     Args:
         utterances: What is said, in the order of time.
         start: Presentation time at which the stretch starts, in seconds.
         end: Presentation time at which it ends.
     """
-    said: list[str] = []
+    said, speaker = list[str](), None
     for utterance in utterances:
-        if utterance.end <= start or utterance.start >= end:
-            continue
-        if not utterance.words:
-            inside = min(utterance.end, end) - max(utterance.start, start)
-            if 2 * inside >= min(utterance.end - utterance.start, end - start):
-                said.append(utterance.text.strip())
-        else:
-            said += [word.text.strip() for word in utterance.words if start <= (word.start + word.end) / 2 < end]
-    return " ".join(filter(None, said))
+        if words := _words_between(utterance, start, end):
+            if utterance.speaker != speaker:
+                speaker = utterance.speaker
+                said.append(f"{speaker}:")
+            said.append(words)
+    return " ".join(said)
+
+
+def _words_between(utterance: Utterance, start: float, end: float) -> str:
+    if utterance.end <= start or utterance.start >= end:
+        return ""
+    if utterance.words:
+        words = [word.text.strip() for word in utterance.words if start <= (word.start + word.end) / 2 < end]
+        return " ".join(filter(None, words))
+    inside = min(utterance.end, end) - max(utterance.start, start)
+    return utterance.text.strip() if 2 * inside >= min(utterance.end - utterance.start, end - start) else ""
 
 
 def check_schema(schema: Any) -> None:

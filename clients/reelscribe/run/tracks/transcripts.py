@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from reelscribe.client.models import SpeechClient
 from reelscribe.client.operations import Operation, transcribing
@@ -13,11 +13,11 @@ from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import Section, Source
-from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.contract.speech import Channels, ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
-from reelscribe.errors import RequestRefused, UsageError
+from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
@@ -55,7 +55,9 @@ class TranscriptMedium(Medium):
         return float(self.description.sample_rate)
 
     def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
-        """Return how many chunks of audio there likely are."""
+        """Return how many chunks of audio there likely are; None if each channel has its own, as nobody counts them."""
+        if self.options.channels == "separate":
+            return None
         return max(seconds / self.description.chunk_seconds, 1.0) if seconds else 0.0
 
     def read(
@@ -80,10 +82,10 @@ class TranscriptMedium(Medium):
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = stretch.times(batch.sample_rate)
             if isinstance(answer, ChunkTranscript):
-                transcripts.append(TimedTranscript(start, end, answer))
+                transcripts.append(TimedTranscript(start, end, answer, stretch.speaker))
             else:
-                failures.append(SpeechFailure(start, end, str(answer)))
-        silences = [Silence(*stretch.times(batch.sample_rate)) for stretch in batch.silent]
+                failures.append(SpeechFailure(start, end, str(answer), stretch.speaker))
+        silences = [Silence(*stretch.times(batch.sample_rate), stretch.speaker) for stretch in batch.silent]
         return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
 
     def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
@@ -110,6 +112,9 @@ class SpeechOptions(Options):
     """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
     vad: bool = False
     """True if chunks in which a voice activity detector finds no voice are not sent either."""
+    channels: Channels = "mix"
+    """What is transcribed of a recording with several channels: "mix" for the mix of all, or "separate" for each by
+    itself, whose name is then that of the speaker."""
     chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
     """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
     audio_workers: int = 2
@@ -118,6 +123,8 @@ class SpeechOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self.transcription)
+        if self.channels not in get_args(Channels):
+            raise UsageError(f"channels: expected {' or '.join(get_args(Channels))}, got {brief(self.channels)}")
 
     def for_source(self, values: Mapping[str, Any]) -> Self:
         """Return the options with the language of one source in its place; see `Options.for_source`."""
@@ -165,6 +172,8 @@ class SpeechOptions(Options):
             "cutting": asdict(self.cutting),
             "silence_db": self.silence_db,
             "vad": self.vad,
+            # Left out of the mix, so that results from before there was a choice are those of the same settings.
+            **({"channels": self.channels} if self.channels != "mix" else {}),
             "sample_rate": description.sample_rate,
             "chunk_seconds": description.chunk_seconds,
             **description.numerics(),
@@ -174,7 +183,9 @@ class SpeechOptions(Options):
     def task(self, path: str, description: SpeechDescription) -> AudioTask:
         """Return how to read the audio of a file and cut it into chunks for a model."""
         samples = chunk_samples(description)
-        return AudioTask(path, description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
+        return AudioTask(
+            path, description.sample_rate, samples, self.cutting, self.silence_db, self.vad, channels=self.channels
+        )
 
     def batch_size(self, description: SpeechDescription, sample_rate: int | None = None) -> int:
         """Return the largest number of chunks in one request.

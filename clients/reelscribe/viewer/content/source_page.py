@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reelscribe.errors import OutputError
+from reelscribe.errors import OutputError, UsageError
+from reelscribe.export.speakers import SpeakerNames, read_speaker_names
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
@@ -22,6 +23,7 @@ from reelscribe.viewer.index.source_row import SourceRow
 from reelscribe.viewer.media.media_files import MediaFiles, playback
 from reelscribe.viewer.media.source_thumbnails import SourceThumbnails, card_thumbnail_time
 from reelscribe.viewer.pages.views import (
+    SPEAKER_COLOURS,
     Fact,
     Line,
     Playback,
@@ -30,6 +32,7 @@ from reelscribe.viewer.pages.views import (
     SettingsKind,
     Site,
     SourceView,
+    Speaker,
     Track,
     TrackKind,
     Word,
@@ -84,6 +87,10 @@ class SourcePage:
     def _view(
         self, site: Site, row: SourceRow, record: SavedRecord, common_folder: str, seconds: float, retry: str
     ) -> SourceView:
+        try:
+            names = read_speaker_names(self._out)
+        except UsageError as error:
+            site, names = replace(site, notices=(*site.notices, f"{error}.")), SpeakerNames({}, {})
         return source_view(
             site,
             row,
@@ -94,6 +101,7 @@ class SourcePage:
             thumbnails=self._thumbnails.times(row),
             settings=used_settings(record, self._known_settings()),
             retry=retry,
+            names=names,
         )
 
     def _known_settings(self) -> Mapping[str, Any]:
@@ -122,6 +130,7 @@ def source_view(
     thumbnails: Sequence[float],
     settings: Iterable[Settings],
     retry: str,
+    names: SpeakerNames,
 ) -> SourceView:
     """Return what the page of a source shows of its record.
 
@@ -135,8 +144,9 @@ def source_view(
         thumbnails: Times of its thumbnails, ascending.
         settings: What made its annotations.
         retry: How sources that failed are tried again.
+        names: The names to show for speakers.
     """
-    tracks = tracks_of(record)
+    tracks = tracks_of(record, names)
     start = record.start_seconds
     ends = [line.end for track in tracks for line in track.lines]
     ends += [record.media.end_seconds] if record.media else []
@@ -201,16 +211,24 @@ def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Set
             yield settings_of(kind, known[id_])
 
 
-def tracks_of(record: SavedRecord) -> list[Track]:
+def tracks_of(record: SavedRecord, names: SpeakerNames) -> list[Track]:
     """Return the tracks of a record with all their lines.
 
     Args:
         record: The record.
+        names: The names to show for speakers.
     """
+    speakers = _speakers(record, names)
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
-            *(Line(each.start, each.end, each.text, words=_words(each)) for each in record.segments),
-            *(Line(each.start, each.end, each.error, failed=True) for each in record.speech_failures),
+            *(
+                Line(each.start, each.end, each.text, words=_words(each), speaker=speakers.get(each.speaker))
+                for each in record.segments
+            ),
+            *(
+                Line(each.start, each.end, each.error, failed=True, speaker=speakers.get(each.speaker))
+                for each in record.speech_failures
+            ),
         ],
         "captions": [
             *_captions(record.caption_spans, record.captions),
@@ -296,6 +314,14 @@ def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]
             flags |= dict.fromkeys(captions[at].flags)
             at += 1
         yield Line(span.start, span.end, span.text, tuple(flags))
+
+
+def _speakers(record: SavedRecord, names: SpeakerNames) -> dict[str | None, Speaker]:
+    """Return the speakers of a record. Those that are shown by one name have one colour."""
+    found = {each.speaker for each in record.segments} | {each.speaker for each in record.speech_failures}
+    shown = names.of((record.source.path, record.source.absolute_path), found)
+    colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, sorted(shown))))}
+    return {each: Speaker(name, colours[name]) for each, name in shown.items()}
 
 
 def _words(segment: Segment) -> tuple[Word, ...]:

@@ -33,6 +33,7 @@ class Segment(Text):
     """A segment with its words."""
 
     words: list[SavedWord] | None = None
+    speaker: str | None = None
 
 
 class Clip(Text):
@@ -85,6 +86,7 @@ class FailedChunk(msgspec.Struct, gc=False):
     start: float
     end: float
     error: str
+    speaker: str | None = None
 
 
 class SavedCaption(msgspec.Struct):

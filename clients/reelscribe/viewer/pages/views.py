@@ -187,6 +187,19 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Speaker:
+    """Somebody who speaks in a source."""
+
+    name: str
+    colour: int
+    """Number of the colour of the name, from 0 to below SPEAKER_COLOURS."""
+
+
+SPEAKER_COLOURS = 8
+"""Number of colours of speakers in pages.css. Of more speakers, some share one."""
+
+
+@dataclass(frozen=True)
 class Line:
     """A stretch of a track."""
 
@@ -199,6 +212,8 @@ class Line:
     """True if there is no annotation, and `text` says why."""
     words: tuple[Word, ...] = ()
     """The words of `text`, where their times are known."""
+    speaker: Speaker | None = None
+    """Who says it; None if that is not known."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.folder import ExportFolder, common_folder_of
+from reelscribe.export.speakers import SpeakerNames, read_speaker_names
 from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.viewer.content.source_page import source_view, used_settings
@@ -56,16 +57,19 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
         tell: Called with a line that says what was done.
 
     Raises:
-        UsageError: A line is not a record, or a file cannot be read or written.
+        UsageError: A line is not a record, `speakers.toml` names what no record has, or a file cannot be read or
+            written.
     """
     models = read_models(annotations)
     settings = json.loads(annotations.with_name(SETTINGS_NAME).read_bytes())["settings"]
     common_folder = common_folder_of(read_lines(annotations, source_path))
+    names = read_speaker_names(options.run)
     with SearchIndex(folder, ROOT) as index, CardFile() as cards:
         pages = _SourcePages(folder, options, settings, common_folder, index, cards)
         for row, record in read_lines(annotations, partial(_parsed, models=models)):
-            pages.write(row, record)
+            pages.write(row, record, names)
             del record  # it may take hundreds of megabytes, so that it must not stay while the next one is read
+        names.check_used()
         index.finish()
         pages.finish()
     tell(pages.summary())
@@ -103,8 +107,8 @@ class _SourcePages:
         self._names: set[str] = set()
         self._sources: set[str] = set()
 
-    def write(self, row: SourceRow, record: SavedRecord) -> None:
-        """Write the pages of a source and what they refer to."""
+    def write(self, row: SourceRow, record: SavedRecord, names: SpeakerNames) -> None:
+        """Write the pages of a source, with these names of speakers, and what they refer to."""
         private = PrivatePaths(row.path, record.source.path, self._common_folder)
         times = self._thumbnails.write(row, video=record.media is not None)
         view = partial(
@@ -117,6 +121,7 @@ class _SourcePages:
             thumbnails=times,
             settings=list(used_settings(record, self._settings)),
             retry="",
+            names=names,
         )
         first = private.view(view(seconds=record.start_seconds))
         self._sources.add(row.id)
