@@ -20,7 +20,8 @@ from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from runtime.second_stage import TensorTree
 from transcripts.speech_model import Samples, SpeechSettings, round_seconds
-from transcripts.whisper.engine_interface import WhisperEngine, WindowBatch
+from transcripts.whisper.engine_interface import DecodedTokens, WhisperEngine, WindowBatch
+from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.tokens import split_segments
 from transcripts.whisper.word_alignment import time_words
 
@@ -157,6 +158,14 @@ class _DecodingResult(NamedTuple):
         return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
 
 
+def _alike(windows: list[Window], prompts: list[list[int]], rows: list[int]) -> dict[tuple[int, int], list[int]]:
+    """The rows of windows that can be generated together, by the length of their prompts and the number of beams."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in rows:
+        groups.setdefault((len(prompts[i]), windows[i].options.beams), []).append(i)
+    return groups
+
+
 class WindowTranscriber:
     """Transcribes encoded windows with an engine."""
 
@@ -169,6 +178,7 @@ class WindowTranscriber:
             settings: Language, temperatures, thresholds and limit of tokens.
         """
         self._engine, self._tokenizer, self._settings = engine, tokenizer, settings
+        self._previous_text = PreviousText(tokenizer, engine.positions)
         self._thresholds = Thresholds(settings.compression_ratio_threshold, settings.no_speech_threshold)
 
     def transcribe(self, tree: TensorTree) -> TensorTree:
@@ -204,15 +214,21 @@ class WindowTranscriber:
         results: dict[int, _DecodingResult] = {}
         token_counts = [0] * len(windows)
         remaining = list(range(len(windows)))
+        prompts = [self._prompt(window.options, language) for window, language in zip(windows, languages, strict=True)]
         for attempt, temperature in enumerate(self._settings.temperatures):
-            decoded = (batch if len(remaining) == len(windows) else batch.select(remaining)).generate(
-                [self._engine.tokens.prompt(languages[i], windows[i].options.task) for i in remaining],
-                [self._token_limit(windows[i]) for i in remaining],
-                temperature,
-                [windows[i].seeds[attempt] for i in remaining],
-            )
+            decoded: dict[int, DecodedTokens] = {}
+            for (_, beams), rows in _alike(windows, prompts, remaining).items():
+                generated = (batch if len(rows) == len(windows) else batch.select(rows)).generate(
+                    [prompts[i] for i in rows],
+                    [self._token_limit(windows[i]) for i in rows],
+                    temperature,
+                    [windows[i].seeds[attempt] for i in rows],
+                    beams,
+                )
+                decoded.update(zip(rows, generated, strict=True))
             loops: list[int] = []
-            for i, (tokens, avg_logprob, no_speech_prob) in zip(remaining, decoded, strict=True):
+            for i in remaining:
+                tokens, avg_logprob, no_speech_prob = decoded[i]
                 result = _DecodingResult(tokens, self._text(tokens), avg_logprob, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
                 if self._needs_fallback(result):
@@ -223,6 +239,11 @@ class WindowTranscriber:
             if not remaining:
                 break
         return [results[i] for i in range(len(windows))], token_counts
+
+    def _prompt(self, options: TranscriptionOptions, language: str) -> list[int]:
+        """The tokens before those of a window."""
+        previous = self._previous_text.tokens(options.previous_text)
+        return [*previous, *self._engine.tokens.prompt(language, options.task)]
 
     def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
