@@ -232,7 +232,7 @@ async def test_hot_words_that_the_model_refuses_are_an_error_of_their_source_alo
     (runs.folder / "b.mp4").write_bytes((runs.folder / "b.mp4").read_bytes() + b"b")
     records = await runs.run("out", [runs.table(*rows)], TRANSCRIPTS)
     assert [records[name]["segments"][0]["text"] for name in ("a.mp4", "c.mp4")] == ["Uster", "none"]
-    assert records["a.mp4"]["models"]["transcript"]["settings"]["hotwords"] == "Uster"
+    assert records["a.mp4"]["speech_settings"] != records["c.mp4"]["speech_settings"]
     assert "at most 223 tokens together, got 300" in records["b.mp4"]["error"]["message"]
 
 
