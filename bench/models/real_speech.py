@@ -1,7 +1,7 @@
 """How many words are wrong with a published Whisper and recorded voices, and how fast is it: ours and faster-whisper?
 
     scripts/bench real_speech FOLDER [--seconds 480] [--kinds clean ...] [--ways ours ...] [--rounds 1] [--seed 0]
-                              [--setting NAME=VALUE ...] [--curve] [--json FILE]
+                              [--setting NAME=VALUE ...] [--sentences-only] [--curve] [--json FILE]
 
 FOLDER is one that scripts/real_data has prepared: openai/whisper-tiny.en and recordings. All ways run on one thread in
 float32, from samples in memory to text.
@@ -186,6 +186,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setting", nargs="+", type=setting, default=[], metavar="NAME=VALUE")
+    parser.add_argument("--sentences-only", action="store_true", help="leave out the second table")
     parser.add_argument("--curve", action="store_true", help="measure the thresholds, too")
     add_json_option(parser)
     options = parser.parse_args()
@@ -214,10 +215,12 @@ def main() -> None:
             if recordings:
                 cells, speed = measure_sentences(recordings, transcribe, options.rounds)
                 spoken.add(name, *cells, speed)
-            short.add(name, *measure_short(options.folder, transcribe))
-            print(name, *short.rows[-1][1:], *(spoken.rows[-1][1:] if recordings else ()), sep="; ", flush=True)
+                print(*spoken.rows[-1], sep="; ", flush=True)
+            if not options.sentences_only:
+                short.add(name, *measure_short(options.folder, transcribe))
+                print(*short.rows[-1], sep="; ", flush=True)
     curve = [measure_curve(options.folder, dict(options.setting))] if options.curve else []
-    publish([spoken, short, *curve], options.json)
+    publish([spoken, *([] if options.sentences_only else [short]), *curve], options.json)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ class CTranslate2Batch:
         for row, limit in enumerate(limits):
             if limit < max(limits) and len(results[row].sequences_ids[0]) >= limit:
                 (results[row],) = self.select([row])._run(engine.model, [prompts[row]], limit, **options)
-        averaged = [1 if beams == 1 else len(result.sequences_ids[0]) for result in results]
+        averaged = [1 if beams == 1 else max(1, len(result.sequences_ids[0])) for result in results]
         no_speech = self._no_speech(prompts[0], results)
         return [
             self._decoded(result, count * result.scores[0], silent)

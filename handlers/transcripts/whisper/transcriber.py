@@ -59,6 +59,10 @@ class Window:
         digest = hashlib.sha256(samples.tobytes())
         return cls(options, len(samples) / sample_rate, tuple(_seed(digest, t) for t in temperatures))
 
+    def without_previous_text(self) -> Window:
+        """Return the window without an initial prompt and hot words."""
+        return replace(self, options=replace(self.options, initial_prompt=None, hotwords=None))
+
     @classmethod
     def from_tree(cls, tree: TensorTree) -> Window:
         """Read what `to_tree` returned."""
@@ -102,6 +106,9 @@ def _seed(digest: hashlib._Hash, temperature: float) -> int:
     copy.update(str(temperature).encode())
     return int.from_bytes(copy.digest()[:8], "little", signed=True)
 
+
+CERTAIN_SPEECH = 0.1
+"""Up to this probability of no speech, somebody speaks."""
 
 NO_SPEECH_LOGPROB_WEIGHT = 0.4
 """Weight of the average log-probability of a text beside the probability of no speech. Of whisper-tiny.en, single words
@@ -200,6 +207,7 @@ class WindowTranscriber:
         detected = [""] * len(windows) if all(given) else batch.detect_languages()
         languages = [known or found for known, found in zip(given, detected, strict=True)]
         results, token_counts = self._generate(windows, languages, batch)
+        self._drop_invented(windows, languages, batch, results, token_counts)
         return [
             self._decode(window, language, batch, row, result, token_count)
             for row, (window, language, result, token_count) in enumerate(
@@ -239,6 +247,35 @@ class WindowTranscriber:
             if not remaining:
                 break
         return [results[i] for i in range(len(windows))], token_counts
+
+    def _drop_invented(
+        self,
+        windows: list[Window],
+        languages: list[str],
+        batch: WindowBatch,
+        results: list[_DecodingResult],
+        token_counts: list[int],
+    ) -> None:
+        """Replace the results of windows in which nobody speaks but for words of what was said before.
+
+        Given such words, Whisper is sure to hear one of them in a sound. So where there may be no speech, the window is
+        decoded without them, too, and that decides.
+        """
+        doubtful = [
+            i
+            for i, (window, result) in enumerate(zip(windows, results, strict=True))
+            if window.options.previous_text
+            and result.no_speech_prob > CERTAIN_SPEECH
+            and not self._is_no_speech(result)
+        ]
+        if not doubtful:
+            return
+        plain = [windows[i].without_previous_text() for i in doubtful]
+        generated = self._generate(plain, [languages[i] for i in doubtful], batch.select(doubtful))
+        for i, result, count in zip(doubtful, *generated, strict=True):
+            token_counts[i] += count
+            if self._is_no_speech(result):
+                results[i] = result
 
     def _prompt(self, options: TranscriptionOptions, language: str) -> list[int]:
         """The tokens before those of a window."""

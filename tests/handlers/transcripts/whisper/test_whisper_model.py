@@ -240,6 +240,24 @@ def test_what_was_said_before_has_room_for_half_of_the_positions(directory, engi
             model.check_previous_text(text)
 
 
+@pytest.mark.parametrize(
+    ("no_speech_prob", "logprob_without", "text"),
+    [(0.05, -9.0, "star"), (0.5, -0.5, "star"), (0.5, -1.0, "")],
+)
+def test_a_hot_word_is_dropped_where_nobody_seems_to_speak_without_it(
+    directory, monkeypatch, no_speech_prob, logprob_without, text
+):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(directory).tokenizer.convert_tokens_to_ids
+
+    def generate(self, prompts, limits, temperature, seeds, beams):
+        told = prompts[0][0] != model.engine.tokens.start
+        return [DecodedTokens(number(["\u0120star"]), -0.1 if told else logprob_without, no_speech_prob)] * len(self)
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    assert [each.text for each in model.transcribe(chunks(NOISES[3:5], hotwords="star"))] == [text] * 2
+
+
 def test_several_beams_find_a_more_probable_text_and_how_probable_it_is(directory, engine):
     model = load(directory, **engine, timestamps=False)
     network = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
