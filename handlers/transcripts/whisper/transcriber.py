@@ -159,10 +159,18 @@ class _DecodingResult(NamedTuple):
 
     def ends_in_loop(self, first_timestamp: int) -> bool:
         """Return whether its last text tokens are the same ones again and again, LOOP_ROUNDS times at least."""
+        return _ends_in_loop([token for token in self.tokens if token < first_timestamp])
+
+    def has_loop(self, first_timestamp: int) -> bool:
+        """Return whether text tokens anywhere in it are the same ones again and again, LOOP_ROUNDS times at least."""
         text = [token for token in self.tokens if token < first_timestamp]
-        longest = len(text) // LOOP_ROUNDS
-        ends = (text[-LOOP_ROUNDS * unit :] for unit in range(1, longest + 1))
-        return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
+        return any(_ends_in_loop(text[:stop]) for stop in range(LOOP_ROUNDS, len(text) + 1))
+
+
+def _ends_in_loop(text: list[int]) -> bool:
+    longest = len(text) // LOOP_ROUNDS
+    ends = (text[-LOOP_ROUNDS * unit :] for unit in range(1, longest + 1))
+    return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
 
 
 def _alike(windows: list[Window], prompts: list[list[int]], rows: list[int]) -> dict[tuple[int, int], list[int]]:
@@ -256,16 +264,18 @@ class WindowTranscriber:
         results: list[_DecodingResult],
         token_counts: list[int],
     ) -> None:
-        """Replace the results of windows in which nobody speaks but for words of what was said before.
+        """Replace the results of windows for which what was said before makes the model invent words.
 
-        Given such words, Whisper is sure to hear one of them in a sound. So where there may be no speech, the window is
-        decoded without them, too, and that decides.
+        Given words, Whisper is sure to hear one of them in a sound. So where there may be no speech, the window is
+        decoded without them, too, and that decides. And after a list of words, it sometimes goes on with one of them
+        for ever; such a window is what it is without them.
         """
+        loops = [result.has_loop(self._engine.tokens.first_timestamp) for result in results]
         doubtful = [
             i
-            for i, (window, result) in enumerate(zip(windows, results, strict=True))
+            for i, (window, result, loop) in enumerate(zip(windows, results, loops, strict=True))
             if window.options.previous_text
-            and result.no_speech_prob > CERTAIN_SPEECH
+            and (loop or result.no_speech_prob > CERTAIN_SPEECH)
             and not self._is_no_speech(result)
         ]
         if not doubtful:
@@ -274,7 +284,7 @@ class WindowTranscriber:
         generated = self._generate(plain, [languages[i] for i in doubtful], batch.select(doubtful))
         for i, result, count in zip(doubtful, *generated, strict=True):
             token_counts[i] += count
-            if self._is_no_speech(result):
+            if loops[i] or self._is_no_speech(result):
                 results[i] = result
 
     def _prompt(self, options: TranscriptionOptions, language: str) -> list[int]:

@@ -258,6 +258,19 @@ def test_a_hot_word_is_dropped_where_nobody_seems_to_speak_without_it(
     assert [each.text for each in model.transcribe(chunks(NOISES[3:5], hotwords="star"))] == [text] * 2
 
 
+def test_where_hot_words_make_a_loop_the_text_is_that_without_them(directory, monkeypatch):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(directory).tokenizer.convert_tokens_to_ids
+
+    def generate(self, prompts, limits, temperature, seeds, beams):
+        told = prompts[0][0] != model.engine.tokens.start
+        script = ["\u0120red", *["\u0120star"] * 4, "\u0120blue"] if told else ["\u0120red", "\u0120circle"]
+        return [DecodedTokens(number(script), -0.1, 0.0)] * len(self)
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    assert model.transcribe(chunks(NOISES[3:4], hotwords="star"))[0].text == "red circle"
+
+
 def test_several_beams_find_a_more_probable_text_and_how_probable_it_is(directory, engine):
     model = load(directory, **engine, timestamps=False)
     network = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
