@@ -25,7 +25,10 @@ from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 from transcripts.whisper.word_alignment import align_tokens
 
 _RESERVED_OPTIONS = frozenset(
-    ["do_sample", "temperature", "top_k", "top_p", "num_beams", "language", "task", "return_timestamps"]
+    [
+        *("do_sample", "temperature", "top_k", "top_p", "num_beams", "early_stopping"),
+        *("language", "task", "return_timestamps", "return_dict_in_generate"),
+    ]
 )
 """Options of `generate` that this module sets itself."""
 
@@ -159,6 +162,7 @@ class TorchBatch:
             logits_processor=LogitsProcessorList(processors),
             do_sample=False,
             num_beams=selector.beams,
+            early_stopping=selector.beams > 1,  # as in openai/whisper, as soon as so many texts have ended
             max_new_tokens=max(limits),
             return_dict_in_generate=True,
             **self._engine.options,
