@@ -66,6 +66,8 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             tasks=model.tasks,
             language=model.languages[0] if len(model.languages) == 1 else settings.language,
             word_times=model.word_times,
+            prompt_tokens=model.prompt_tokens,
+            beams=model.beams,
             generation=model.generation,
             dtype=model.dtype,
             engine=settings.engine,

@@ -12,7 +12,7 @@ from reelscribe import wire
 from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.decode.audio import Audio, AudioChunk, SilenceDetector
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from speech_handler import SpeechHandler
@@ -41,6 +41,17 @@ class LocalSpeech:
             (transcripts,) = self._model.batches.map([request.items])
             assert isinstance(transcripts, list), transcripts
             yield from transcripts
+
+    def transcribe_recordings(self, recordings: Sequence[SampleArray], options: SpeechOptions) -> list[str]:
+        """Return the text of each recording, (N,) int16 at the model's rate, cut as the client does."""
+        task = options.task("", self.description)  # no file: it only makes chunkers
+        silence = SilenceDetector(task.sample_rate, task.silence_db, vad=task.vad)
+        chunks: list[list[SampleArray]] = []
+        for samples in recordings:
+            chunker = task.chunker()
+            chunks.append([c for c in (*chunker.push(samples), *chunker.flush()) if not silence.is_silent(c)])
+        transcripts = self.transcribe_chunks([chunk for each in chunks for chunk in each], options)
+        return [" ".join(next(transcripts).text for _ in each) for each in chunks]
 
     def transcribe_files(self, paths: Sequence[Path], options: SpeechOptions) -> list[SavedAudioBatch]:
         """Return the result of each file. Chunks of short files share requests."""

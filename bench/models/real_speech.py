@@ -1,7 +1,7 @@
 """How many words are wrong with a published Whisper and recorded voices, and how fast is it: ours and faster-whisper?
 
     scripts/bench real_speech FOLDER [--seconds 480] [--kinds clean ...] [--ways ours ...] [--rounds 1] [--seed 0]
-                              [--setting NAME=VALUE ...] [--curve] [--json FILE]
+                              [--setting NAME=VALUE ...] [--sentences-only] [--curve] [--json FILE]
 
 FOLDER is one that scripts/real_data has prepared: openai/whisper-tiny.en and recordings. All ways run on one thread in
 float32, from samples in memory to text.
@@ -16,7 +16,8 @@ So have announcements of one to three words, of which none was used. With `--cur
 torch and without fallback.
 
 - ours, ours ctranslate2: cut as the client does, packed, and transcribed by the handler's model with the settings of
-  speech.yaml, in batches of 8. `--setting` changes settings of the handler, as in `--setting temperatures=[0.0]`.
+  speech.yaml, in batches of 8. `--setting` changes settings of the handler, as in `--setting temperatures=[0.0]`. The
+  same with 5 beams.
 - sequential: faster-whisper, one window after the other, greedy, without fallback.
 - by voices: faster-whisper in batches of 8 windows by its detector of voices, greedy.
 - defaults: faster-whisper's own, one window after the other with 5 beams and fallback; defaults by voices: the same
@@ -45,8 +46,7 @@ from lib.local_speech import LocalSpeech
 from lib.real_recordings import KINDS, announcements, read_samples, read_texts, recording, words_of, wrong_words
 from lib.recordings import Recording
 from lib.report import Report, Spread, publish
-from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode.audio import SilenceDetector
+from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from transcripts.whisper.ctranslate2_conversion import convert
 from transcripts.whisper.transcriber import NO_SPEECH_LOGPROB_WEIGHT
@@ -60,21 +60,11 @@ Transcribe = Callable[[Sequence[SampleArray]], list[str]]
 """A function that returns the text of each recording."""
 
 
-def ours(model: Path, **settings: Any) -> Transcribe:
+def ours(model: Path, *, beams: int = 1, **settings: Any) -> Transcribe:
     """Cut as the client does, and transcribe with the handler's model; chunks of short recordings share requests."""
-    local, options = LocalSpeech(model, device_batch=BATCH, **settings), SpeechOptions()
-    task = options.task("", local.description)  # no file: it only makes chunkers
-    silence = SilenceDetector(task.sample_rate, task.silence_db, vad=task.vad)
-
-    def transcribe(recordings: Sequence[SampleArray]) -> list[str]:
-        chunks: list[list[SampleArray]] = []
-        for samples in recordings:
-            chunker = task.chunker()
-            chunks.append([c for c in (*chunker.push(samples), *chunker.flush()) if not silence.is_silent(c)])
-        transcripts = local.transcribe_chunks([chunk for each in chunks for chunk in each], options)
-        return [" ".join(next(transcripts).text for _ in each) for each in chunks]
-
-    return transcribe
+    local = LocalSpeech(model, device_batch=BATCH, **settings)
+    options = SpeechOptions(TranscriptionOptions(beams=beams))
+    return lambda recordings: local.transcribe_recordings(recordings, options)
 
 
 class Peer:
@@ -104,8 +94,11 @@ def ways(folder: Path, converted: Path, settings: dict[str, Any]) -> Iterator[tu
     model = folder / "whisper-tiny.en"
     peer = Peer(folder / "whisper-tiny.en-ct2")
     greedy = {"beam_size": 1, "temperature": [0.0], "condition_on_previous_text": False}
+    light = {**settings, "engine": "ctranslate2", "converted": str(converted)}
     yield "ours", lambda: ours(model, **settings)
-    yield "ours ctranslate2", lambda: ours(model, engine="ctranslate2", converted=str(converted), **settings)
+    yield "ours ctranslate2", lambda: ours(model, **light)
+    yield "ours, 5 beams", lambda: ours(model, beams=5, **settings)
+    yield "ours ctranslate2, 5 beams", lambda: ours(model, beams=5, **light)
     yield "sequential", lambda: peer.sequential(**greedy)
     yield "by voices", peer.by_voices
     yield "defaults", peer.sequential
@@ -193,6 +186,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setting", nargs="+", type=setting, default=[], metavar="NAME=VALUE")
+    parser.add_argument("--sentences-only", action="store_true", help="leave out the second table")
     parser.add_argument("--curve", action="store_true", help="measure the thresholds, too")
     add_json_option(parser)
     options = parser.parse_args()
@@ -221,10 +215,12 @@ def main() -> None:
             if recordings:
                 cells, speed = measure_sentences(recordings, transcribe, options.rounds)
                 spoken.add(name, *cells, speed)
-            short.add(name, *measure_short(options.folder, transcribe))
-            print(name, *short.rows[-1][1:], *(spoken.rows[-1][1:] if recordings else ()), sep="; ", flush=True)
+                print(*spoken.rows[-1], sep="; ", flush=True)
+            if not options.sentences_only:
+                short.add(name, *measure_short(options.folder, transcribe))
+                print(*short.rows[-1], sep="; ", flush=True)
     curve = [measure_curve(options.folder, dict(options.setting))] if options.curve else []
-    publish([spoken, short, *curve], options.json)
+    publish([spoken, *([] if options.sentences_only else [short]), *curve], options.json)
 
 
 if __name__ == "__main__":

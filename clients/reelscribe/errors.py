@@ -19,7 +19,7 @@
     │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
     │   ├── FramesError         422: a body holds no frames that can be captioned
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
-    │   ├── PromptError         422: the prompt of a clip cannot be used
+    │   ├── PromptError         422: a prompt cannot be used
     │   ├── FileRefused         422: a media file in a body cannot be read, or an option for it cannot be used
     │   ├── CallFull            503: the handler's batch of requests is full; the client may send this one again
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory

@@ -5,10 +5,11 @@ an array of samples, (N,) int16, or float32 from -1 to 1, at the model's sample 
 
     chunks        such an array, or a list of them
     sample_rate   of all chunks, in Hz; they are resampled if the model has another
-    language, task, word_times   optional, as in `reelscribe.contract.speech.TranscriptionOptions`
+    language, task, word_times, initial_prompt, hotwords, beams
+                  optional, as in `reelscribe.contract.speech.TranscriptionOptions`
 
 With a file or a bare array, headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate,
-X-Reelscribe-Word-Times: true.
+X-Reelscribe-Word-Times: true, X-Reelscribe-Initial-Prompt, X-Reelscribe-Hotwords, X-Reelscribe-Beams: 5.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import soxr
 
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
-from reelscribe.errors import CallFull, LimitExceeded, SpeechError, kind_of
+from reelscribe.errors import CallFull, LimitExceeded, PromptError, SpeechError, brief, kind_of
 from transcripts.speech_model import Chunk, Samples, join_texts
 from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
@@ -46,7 +47,7 @@ by far.
 RESAMPLING_QUALITY = "HQ"
 """Quality setting of soxr, as in the client. Its errors are below the resolution of 16 bits."""
 
-_OPTIONS = ("language", "task", "word_times")
+_OPTIONS = ("language", "task", "word_times", "initial_prompt", "hotwords", "beams")
 _HEADERS = {name: f"x-reelscribe-{name.replace('_', '-')}" for name in _OPTIONS}
 
 
@@ -68,6 +69,13 @@ class ModelCapabilities(Protocol):
     @property
     def word_times(self) -> bool:
         """True if the model can give the times of words."""
+
+    @property
+    def beams(self) -> int:
+        """The most beams that a request may ask for."""
+
+    def check_previous_text(self, text: str) -> None:
+        """Raise PromptError if the model cannot take a text for what was said before a chunk."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,12 @@ class AudioReader:
         self._seconds_left -= seconds
 
     def _check_options(self, options: dict[str, Any]) -> TranscriptionOptions:
-        """Return the options of a request. Raises SpeechError for options that this model does not support."""
+        """Return the options of a request.
+
+        Raises:
+            SpeechError: The model does not support one of them.
+            PromptError: It cannot take the initial prompt and the hot words.
+        """
         checked = TranscriptionOptions(**{name: value for name, value in options.items() if value is not None})
         model = self._model
         for name, value, supported in (
@@ -194,6 +207,14 @@ class AudioReader:
             raise SpeechError(f"word_times: expected true or false, got {kind_of(checked.word_times)}")
         if checked.word_times and not model.word_times:
             raise SpeechError("word_times: expected false, as this model cannot give the times of words, got true")
+        if type(checked.beams) is not int or not 1 <= checked.beams <= model.beams:
+            raise SpeechError(f"beams: expected 1 to {model.beams}, the most of this model, got {brief(checked.beams)}")
+        for name in ("initial_prompt", "hotwords"):
+            text = getattr(checked, name)
+            if text is not None and (not isinstance(text, str) or not text.strip(", \r\n\t")):
+                raise PromptError(f"{name}: expected a text that is not empty, got {kind_of(text)}")
+        if checked.previous_text:
+            model.check_previous_text(checked.previous_text)
         return checked
 
 
@@ -232,6 +253,8 @@ def _options_in(headers: Headers) -> dict[str, Any]:
     options: dict[str, Any] = {name: headers[header] for name, header in _HEADERS.items() if header in headers}
     if "word_times" in options:
         options["word_times"] = {"true": True, "false": False}.get(options["word_times"], options["word_times"])
+    if options.get("beams", "").isdecimal():
+        options["beams"] = int(options["beams"][:9])
     return options
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from reelscribe.errors import StartupError
+from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import load_pretrained, revision_of
 from transcripts.speech_model import Chunk, Samples, SpeechSettings, round_seconds
@@ -65,6 +65,8 @@ class CtcModel:
     languages: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("transcribe",)
     word_times = True
+    prompt_tokens = 0
+    beams = 1
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the model.
@@ -96,6 +98,10 @@ class CtcModel:
                 f"YAML, handler, language: expected null, as {type(self.model).__name__} has a single language, got"
                 f" {settings.language}"
             )
+
+    def check_previous_text(self, text: str) -> None:  # noqa: ARG002 - no text is accepted
+        """Raise PromptError: nothing in these models reads a text."""
+        raise PromptError("initial_prompt, hotwords: expected none, as CTC models read no text; use a Whisper for them")
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
         """Transcribe chunks; returns one transcript for each."""

@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
 
     samples: Samples
     options: TranscriptionOptions
-    """Language, task, and whether words get times."""
+    """Language, task, vocabulary, beams, and whether words get times."""
 
 
 class SpeechModel(Protocol):
@@ -94,12 +94,19 @@ class SpeechModel(Protocol):
     """The supported tasks, of "transcribe" and "translate"."""
     word_times: bool
     """True if the model can give the times of words."""
+    prompt_tokens: int
+    """The most tokens of an initial prompt and hot words together; 0 if the model takes none."""
+    beams: int
+    """The most beams that a request may ask for."""
     generation: dict[str, Any]
     """All other settings that influence transcripts; they are part of the description."""
     revision: str
     """Commit or digest of the weights."""
     dtype: str
     """Name of the data type that the model computes in."""
+
+    def check_previous_text(self, text: str) -> None:
+        """Raise PromptError if the model cannot take a text for what was said before a chunk."""
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
         """Transcribe chunks; returns one transcript for each. It is `collect` of `submit`."""

@@ -12,6 +12,7 @@ from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.subtitles import SubtitleOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
+from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.run.tracks.captions import CaptionOptions
@@ -57,6 +58,17 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     assert (captioner.name, speech_model.name) == ("blip2", "whisper")
     assert (captions.sampling.fps, captions.decode_workers) == (0.5, 3)
     assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
+
+
+def test_a_vocabulary_is_given_as_it_is_or_in_files(started, tmp_path):
+    (tmp_path / "names.txt").write_text("Zürich\nUster\n")
+    words = ["transcribe", "a.mp4", "-o", "out", "--hotwords", f"@{tmp_path}/names.txt", "--initial-prompt", "So."]
+    result = CliRunner().invoke(app, [*words, "--beams", "5"])
+    assert result.exit_code == 0, result.output
+    asked = started["transcripts"].options.transcription
+    assert asked == TranscriptionOptions(initial_prompt="So.", hotwords="Zürich\nUster", beams=5)
+    result = CliRunner().invoke(app, ["transcribe", "a.mp4", "-o", "out", "--hotwords", "@/none.txt"])
+    assert "--hotwords: expected a text file after the @, got /none.txt" in " ".join(result.output.split())
 
 
 @pytest.fixture

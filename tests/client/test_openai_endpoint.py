@@ -68,6 +68,15 @@ async def test_a_frame_is_captioned_and_a_chunk_transcribed(server):
     assert (server.asked[1]["language"], server.asked[1]["response_format"]) == ("en", "verbose_json")
 
 
+async def test_hot_words_and_the_initial_prompt_are_the_prompt_of_a_transcription(server):
+    server.answers = [{"text": "Uster."}]
+    async with SpeechClient([Server(server.url)], "m") as client:
+        assert (await client.describe()).prompt_tokens is None
+        options = TranscriptionOptions(initial_prompt="A meeting in Zürich.", hotwords="Uster\nWil")
+        await client.transcribe([np.zeros(32_000, np.int16)], 16_000, options)
+    assert server.asked[0]["prompt"] == "Uster, Wil A meeting in Zürich."
+
+
 async def test_a_chunk_at_which_vllm_fails_is_asked_about_without_segments(server):
     failure = (500, {"error": {"message": "tuple index out of range", "code": 500}})
     server.answers = [failure, {"text": ""}, {"text": "Hi.", "segments": [{"start": 0, "end": 1, "text": "Hi."}]}]

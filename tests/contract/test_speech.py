@@ -65,10 +65,28 @@ def test_any_other_value_is_refused(value):
             TranscriptionOptions("fr", "translate", word_times=True),
             {"language": "fr", "task": "translate", "word_times": True},
         ),
+        (
+            TranscriptionOptions(initial_prompt="Now.", hotwords="a", beams=5),
+            {"task": "transcribe", "word_times": False, "initial_prompt": "Now.", "hotwords": "a", "beams": 5},
+        ),
     ],
 )
 def test_a_request_has_the_options_that_are_set(options, expected):
     assert options.to_json() == expected
+
+
+@pytest.mark.parametrize(
+    ("hotwords", "initial_prompt", "expected"),
+    [
+        (None, None, ""),
+        ("Zürich", None, "Zürich"),
+        ("Zürich,  Uster \r\n\nWil an der Thur,\n", None, "Zürich, Uster, Wil an der Thur"),
+        (None, " A meeting. ", "A meeting."),
+        ("Uster, Wil", "A meeting.", "Uster, Wil A meeting."),
+    ],
+)
+def test_hot_words_and_the_initial_prompt_are_one_text(hotwords, initial_prompt, expected):
+    assert TranscriptionOptions(hotwords=hotwords, initial_prompt=initial_prompt).previous_text == expected
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), 0.5, True, "-0.5"])

@@ -27,7 +27,7 @@ from reelscribe.run.tracks.medium import Options
 from reelscribe.run.tracks.shots import ShotOptions, ShotTrack
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from reelscribe.server.server_discovery import FoundServer
-from support.fake_torchserve import CLIPS, SPEECH, FakeTorchServe
+from support.fake_torchserve import CLIPS, SPEECH, FakeTorchServe, refused
 from support.local_cluster import LocalCluster
 from support.patience import PATIENCE
 
@@ -216,6 +216,24 @@ async def test_a_request_is_in_one_language(runs, media):
     assert chunks[None] >= 3
     languages = [records[row["path"]]["segments"][0]["text"] for row in rows]
     assert languages == ["in fr", "in en", "in en"] * 3
+
+
+async def test_hot_words_that_the_model_refuses_are_an_error_of_their_source_alone(runs):
+    async def answer(request) -> web.Response:
+        hotwords = request.tree.get("hotwords", "")
+        if "," in hotwords:
+            return refused(422, "PromptError", "hotwords: expected at most 223 tokens together, got 300")
+        said = ChunkTranscript(hotwords, "en", (SpeechSegment(0.0, 1.0, hotwords or "none"),))
+        return web.json_response([said.to_json() for _ in request.names()])
+
+    speech = runs.servers[SpeechOptions]
+    speech.answer, speech.description = answer, replace(SPEECH, prompt_tokens=223)
+    rows = {"path": "a.mp4", "hotwords": "Uster"}, {"path": "b.mp4", "hotwords": "Uster,Wil"}, {"path": "c.mp4"}
+    (runs.folder / "b.mp4").write_bytes((runs.folder / "b.mp4").read_bytes() + b"b")
+    records = await runs.run("out", [runs.table(*rows)], TRANSCRIPTS)
+    assert [records[name]["segments"][0]["text"] for name in ("a.mp4", "c.mp4")] == ["Uster", "none"]
+    assert records["a.mp4"]["speech_settings"] != records["c.mp4"]["speech_settings"]
+    assert "at most 223 tokens together, got 300" in records["b.mp4"]["error"]["message"]
 
 
 async def test_the_members_of_an_archive_have_the_options_of_its_row(runs):

@@ -9,7 +9,7 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
 from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
-from support.fake_torchserve import SPEECH, FakeTorchServe
+from support.fake_torchserve import SPEECH, FakeTorchServe, refused
 
 OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
 
@@ -26,6 +26,12 @@ OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_time
             "task: expected one that .* can do, transcribe; got 'translate'",
         ),
         (SpeechOptions(TranscriptionOptions(word_times=True)), "word times: .* cannot tell when a word was spoken"),
+        (
+            SpeechOptions(TranscriptionOptions(initial_prompt="Now.")),
+            "initial prompt: a/whisper takes none; leave them",
+        ),
+        (SpeechOptions(TranscriptionOptions(hotwords="Uster")), "hot words: a/whisper takes none; leave them out"),
+        (SpeechOptions(TranscriptionOptions(beams=5)), "beams: expected 1 to 1, the most of a/whisper, got 5"),
         (SpeechOptions(silence_db=float("nan")), "silence_db: expected -200 to 0 dB"),
         (SpeechOptions(silence_db=float("-inf")), "silence_db: expected -200 to 0 dB"),
         (SpeechOptions(silence_db=3.0), "silence_db: expected -200 to 0 dB"),
@@ -53,10 +59,38 @@ async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("hotwords", ["", " ,\n"])
+def test_hot_words_that_are_none_are_refused(hotwords):
+    with pytest.raises(UsageError, match="hot words: expected a text that is not empty"):
+        SpeechOptions(TranscriptionOptions(hotwords=hotwords)).check(replace(SPEECH, prompt_tokens=223))
+
+
+async def test_hot_words_that_the_model_refuses_end_a_run_before_anything_is_written(media, tmp_path):
+    async def answer(request):
+        return refused(422, "PromptError", "hotwords: expected at most 223 tokens together, got 300")
+
+    speech = FakeTorchServe(answer, description=replace(SPEECH, prompt_tokens=223))
+    options = SpeechOptions(TranscriptionOptions(hotwords="Uster"))
+    async with speech as server, SpeechClient([Server(server.url)], "speech") as client:
+        with pytest.raises(UsageError, match="at most 223 tokens together, got 300"):
+            await Run([TranscriptTrack(client, options)], str(tmp_path / "out")).run([str(media / "phrases.ogg")])
+    assert len(server.received) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_everything_that_decides_what_is_heard_is_in_the_settings():
     options = SpeechOptions()
     options.check(SPEECH)
     settings = options.settings(SPEECH)
+    assert not {"initial_prompt", "hotwords", "beams"} & settings.keys()  # as in results from before there were any
+    speech = replace(SPEECH, prompt_tokens=223, beams=10)
+    for other in (
+        SpeechOptions(TranscriptionOptions(initial_prompt="Now.")),
+        SpeechOptions(TranscriptionOptions(hotwords="Uster")),
+        SpeechOptions(TranscriptionOptions(beams=5)),
+    ):
+        assert other.settings(speech) != settings
+    assert SpeechOptions(TranscriptionOptions(beams=1)).settings(speech) == settings
     for other in (
         SpeechOptions(TranscriptionOptions(word_times=True)),
         SpeechOptions(TranscriptionOptions(task="translate")),

@@ -66,9 +66,10 @@ SPEECH = _object(
         "temperature": {"const": "0"},
         "response_format": {"enum": ["json", "verbose_json"]},
         "language": {"type": "string", "pattern": "^[a-z]{2,3}$"},
+        "prompt": {"type": "string", "minLength": 1},
         "file": {},
     },
-    "language",
+    *("language", "prompt"),
 )
 """The fields of a form with a chunk of audio."""
 

@@ -27,7 +27,7 @@ from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDesc
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import NothingAnswered, RequestRefused
+from reelscribe.errors import NothingAnswered, RequestRefused, UsageError
 
 
 class ModelClient(Generic[Description]):
@@ -181,6 +181,25 @@ class ModelClient(Generic[Description]):
             await self._check_probe(operation, refusal, permit)
             return [refusal] * len(items)
 
+    async def check_accepted(self, operation: Operation[Items, ItemAnswer]) -> None:
+        """Ask the model about the probe, if the operation has something that the user has written.
+
+        Args:
+            operation: What the model is to be asked.
+
+        Raises:
+            UsageError: The model refuses it.
+            ServerError: No server can be used, or a response is malformed.
+        """
+        if operation.plain is None:
+            return
+        try:
+            await self._send(operation, operation.probe, None)
+        except RequestRefused as refusal:
+            if not refusal.permanent:
+                raise
+            raise UsageError(str(refusal)) from None
+
     async def _check_probe(
         self, operation: Operation[Items, ItemAnswer], refusal: RequestRefused, permit: Permit | None
     ) -> None:
@@ -189,7 +208,7 @@ class ModelClient(Generic[Description]):
         Without this check, a broken server would make all sources of a library fail.
         """
         try:
-            await self._send(operation, operation.probe, permit)
+            await self._send(operation.plain or operation, operation.probe, permit)
         except RequestRefused as error:
             raise NothingAnswered(
                 f"a request failed ({refusal}), and then {operation.probe_name} too ({error}); see the server's log"
@@ -248,7 +267,7 @@ class SpeechClient(ModelClient[SpeechDescription]):
         Args:
             chunks: N arrays of (samples,) int16, mono. They must not change until this returns.
             sample_rate: Sample rate of the chunks, in Hz.
-            options: Language, task and word times; None for the model's own settings.
+            options: Language, task, word times, vocabulary and beams; None for the model's own settings.
             permit: A permit from `permit`, which the caller gives back; None to wait for one.
 
         Returns:

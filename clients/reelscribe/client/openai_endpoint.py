@@ -386,6 +386,7 @@ def _of_speech_model(_: _Served) -> dict[str, Any]:
         "language": None,
         "word_times": False,
         "max_chunks": 1,
+        "prompt_tokens": None,
     }
 
 

@@ -164,6 +164,8 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
         fields["response_format"] = "json" if SEGMENTS in without else SEGMENTS
         if asked.language:
             fields["language"] = asked.language
+        if asked.previous_text:
+            fields["prompt"] = _unicode(asked.previous_text)
         return _form(fields, _wav(chunks[0], sample_rate))
 
     def parse(value: Any, chunks: Sequence[SampleArray]) -> ChunkTranscript:
@@ -202,8 +204,13 @@ def _chat(
 
 
 def _text(text: str) -> list[dict[str, Any]]:
-    """Return the part with a text; none if it is empty. What names of files have beyond Unicode becomes a "?"."""
-    return [{"type": "text", "text": text.encode("utf-8", "replace").decode()}] if text else []
+    """Return the part with a text; none if it is empty."""
+    return [{"type": "text", "text": _unicode(text)}] if text else []
+
+
+def _unicode(text: str) -> str:
+    """Return a text in which what names of files have beyond Unicode is a "?"."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _picture(frame: FrameArray, description: ModelDescription) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -75,6 +75,9 @@ class Operation(Generic[Items, ItemAnswer]):
     """Time for which a request that is not full waits for more to join it, in seconds."""
     openai: Form[Any, ItemAnswer] | None = None
     """How a server with OpenAI's API is asked about one item; None if such servers cannot do it."""
+    plain: Operation[Items, ItemAnswer] | None = None
+    """The same without what the user has written, which a model may refuse, and every working model answers the probe;
+    None if there is nothing of this kind."""
 
 
 class Request(Generic[Items, ItemAnswer]):
@@ -130,8 +133,12 @@ def transcribing(
     Args:
         description: The speech model; None before it is known.
         sample_rate: Sample rate of the chunks, in Hz.
-        options: Language, task and word times; None for the model's own settings.
+        options: Language, task, word times, vocabulary and beams; None for the model's own settings.
     """
+    plain = None
+    if options and options.previous_text:
+        without = replace(options, initial_prompt=None, hotwords=None)
+        plain = transcribing(description, sample_rate, without)
     settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
     languages: set[str | None] | None = None
     if description and description.languages is not None:
@@ -155,6 +162,7 @@ def transcribing(
         probe=silence,
         probe_name="a second of silence",
         openai=openai_forms.transcripts(sample_rate, options),
+        plain=plain,
     )
 
 

@@ -262,11 +262,17 @@ class SpeechDescription(ModelDescription):
     """True if the model can tell when each word was spoken."""
     max_chunks: int
     """Largest number of chunks in one request."""
+    prompt_tokens: int | None = 0
+    """Largest number of tokens of an initial prompt and hot words together; 0 if the model takes none, and None if the
+    server does not say how many."""
+    beams: int = 1
+    """Largest number of beams that a request may ask for."""
 
     def check(self) -> None:
         """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
         super().check()
-        read_count("sample_rate", self.sample_rate, 1, 2**31 - 1)
+        for name in ("sample_rate", "beams"):
+            read_count(name, getattr(self, name), 1, 2**31 - 1)
         samples = int(read_number("chunk_seconds", self.chunk_seconds) * self.sample_rate)
         read_count("chunk_seconds times sample_rate", samples, 1, MAX_ITEM_BYTES // 2)
 

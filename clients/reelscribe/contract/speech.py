@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -35,6 +36,10 @@ def to_int16(samples: NDArray[np.floating[Any]]) -> SampleArray:
     return converted
 
 
+MOST_BEAMS = 10
+"""The most texts of a chunk that a request may let a model follow at once."""
+
+
 @dataclass(frozen=True)
 class TranscriptionOptions:
     """Options of a request to a speech model."""
@@ -45,10 +50,25 @@ class TranscriptionOptions:
     """Either "transcribe" for text in the spoken language, or "translate" for English text."""
     word_times: bool = False
     """True if the response has the time of each word."""
+    initial_prompt: str | None = None
+    """Text that the model takes for what was said before each chunk: it shows names, spelling and punctuation."""
+    hotwords: str | None = None
+    """Words that may be said, separated by commas or line breaks, such as names that the model does not know."""
+    beams: int = 1
+    """Number of texts, 1 to MOST_BEAMS, that are followed at once in search of the most probable one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the request, without those that are None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """Return the fields of the request, without those that are None, and without a single beam."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.beams == 1:  # as in requests and settings of results from before there were more
+            del fields["beams"]
+        return fields
+
+    @property
+    def previous_text(self) -> str:
+        """What the model takes for what was said before: hot words, with commas, and the initial prompt."""
+        words = [word.strip() for word in re.split("[,\n]", self.hotwords or "")]
+        return f"{', '.join(filter(None, words))} {(self.initial_prompt or '').strip()}".strip()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The engine CTranslate2: a Whisper that ctranslate2_conversion.py has converted. torch encodes in float types.
 
 Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
-Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
-get their times from one path through the attention for all text of a window, as CTranslate2 does not return attention;
-here, the path is confined to the segments.
+Three things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. The
+average by which beams are compared does not count the end token. And words get their times from one path through the
+attention for all text of a window, as CTranslate2 does not return attention; here, the path is confined to the
+segments.
 """
 
 from __future__ import annotations
@@ -72,9 +73,7 @@ class CTranslate2Engine:
         self.word_times = bool(getattr(generation, "alignment_heads", None))
         self.max_new_tokens = settings.generation.get("max_new_tokens", math.inf)
         self.options = {
-            "beam_size": 1,
             "return_scores": True,
-            "length_penalty": 0,  # a score is then the sum of the log-probabilities, with that of the end token
             "return_no_speech_prob": True,
             "max_initial_timestamp_index": getattr(generation, "max_initial_timestamp_index", None)
             or config.max_source_positions,
@@ -90,6 +89,7 @@ class CTranslate2Engine:
         self.model = self._load()
         self.dtype: str = self.model.compute_type
         self.revision = revision_of(settings, self)
+        self.positions: int = config.max_target_positions
         self._encoder = None
         if (settings.converted_folder / ENCODER_FILE).exists():
             folder, dtype = str(settings.converted_folder), _float_type(self.dtype)
@@ -143,53 +143,71 @@ class CTranslate2Batch:
             torch.cuda.current_stream(states.device).synchronize()  # CTranslate2 has a stream of its own
         return ctranslate2.StorageView.from_array(states if states.is_cuda else states.numpy())
 
-    def detect_languages(self) -> list[str]:
-        """Return the code of each window's most probable language; see `WindowBatch`."""
-        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
-        if not ids:
-            return list(codes) * len(self)
-        # CTranslate2's own detection is only for models with the vocabulary of OpenAI. As the start is followed by a
-        # token of text, it does not apply its rules for timestamps to the logits of the first step.
-        results = self._engine.model.generate(
+    @cached_property
+    def _first_steps(self) -> Any:
+        """The result of the decoder's first step for each window, with its logits and the probability of no speech."""
+        # As the start is followed by a token of text, CTranslate2 does not apply its rules for timestamps to logits.
+        return self._engine.model.generate(
             self._view,
             [[self._engine.tokens.start, 0]] * len(self),
             beam_size=1,
             max_length=2,
             return_logits_vocab=True,
+            return_no_speech_prob=True,
             suppress_blank=False,
             suppress_tokens=[],
         )
-        return [codes[int(_array(result.logits[0][0]).ravel()[ids].argmax())] for result in results]
+
+    def detect_languages(self) -> list[str]:
+        """Return the code of each window's most probable language; see `WindowBatch`."""
+        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
+        if not ids:
+            return list(codes) * len(self)
+        # CTranslate2's own detection is only for models with the vocabulary of OpenAI.
+        return [codes[int(_array(result.logits[0][0]).ravel()[ids].argmax())] for result in self._first_steps]
 
     def generate(
-        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1
     ) -> list[DecodedTokens]:
         """Generate tokens for each window; see `WindowBatch`."""
         engine = self._engine
-        limits = token_limits(limits, prompts[0], engine.max_new_tokens, engine.config.max_target_positions)
+        limits = token_limits(limits, prompts[0], engine.max_new_tokens, engine.positions)
         if temperature > 0:
             return [
                 self.select([row])._sampled(prompt, limit, temperature, seed)
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
+        # The score of a single beam is the sum of the log-probabilities, with that of the end token. Beams are compared
+        # by the average, for which CTranslate2 divides by the number of tokens before the end.
+        options = {"beam_size": beams, "length_penalty": 0 if beams == 1 else 1}
         # CTranslate2 takes one limit for all windows; one that has reached its own is generated again, up to there.
-        results = self._run(engine.model, prompts, max(limits))
+        results = self._run(engine.model, prompts, max(limits), **options)
         for row, limit in enumerate(limits):
             if limit < max(limits) and len(results[row].sequences_ids[0]) >= limit:
-                (results[row],) = self.select([row])._run(engine.model, [prompts[row]], limit)
-        return [self._decoded(result, result.scores[0]) for result in results]
+                (results[row],) = self.select([row])._run(engine.model, [prompts[row]], limit, **options)
+        averaged = [1 if beams == 1 else max(1, len(result.sequences_ids[0])) for result in results]
+        no_speech = self._no_speech(prompts[0], results)
+        return [
+            self._decoded(result, count * result.scores[0], silent)
+            for result, count, silent in zip(results, averaged, no_speech, strict=True)
+        ]
+
+    def _no_speech(self, prompt: list[int], results: Any) -> list[float]:
+        """The probability of no speech of each window, which CTranslate2 computes with what was said before."""
+        told = prompt[0] != self._engine.tokens.start
+        return [result.no_speech_prob for result in (self._first_steps if told else results)]
 
     def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
         """Sample the tokens of the only window."""
         model, tokens = self._engine.load_with_seed(seed), self._engine.tokens
-        sampling = {"sampling_topk": 0, "sampling_temperature": temperature}
+        sampling = {"beam_size": 1, "sampling_topk": 0, "sampling_temperature": temperature}
         (result,) = self._run(model, [prompt], limit, return_logits_vocab=True, **sampling)
         # The score is that of the temperature; log-probabilities are without one.
         (generated,), (steps,) = result.sequences_ids, result.logits
         selected = torch.tensor([*generated, tokens.end][: len(steps)])
         logits = torch.from_numpy(np.stack([_array(step).ravel() for step in steps[: len(selected)]]))
         logprobs = logits.gather(1, selected[:, None])[:, 0] - logits.logsumexp(1)
-        return self._decoded(result, float(logprobs.sum()))
+        return self._decoded(result, float(logprobs.sum()), *self._no_speech(prompt, [result]))
 
     def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
         """Generate up to `limit` tokens for each window."""
@@ -197,11 +215,11 @@ class CTranslate2Batch:
         length = max(2 * limit, limit + len(prompts[0]))
         return model.generate(self._view, prompts, max_length=length, **self._engine.options, **options)
 
-    def _decoded(self, result: Any, logprob: float) -> DecodedTokens:
+    def _decoded(self, result: Any, logprob: float, no_speech_prob: float) -> DecodedTokens:
         """The tokens of a window, with the sum of the log-probabilities of them and their end."""
         (tokens,) = result.sequences_ids
         kept = self._engine.tokens.text_and_timestamps(tokens)
-        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), result.no_speech_prob)
+        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""

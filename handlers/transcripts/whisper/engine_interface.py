@@ -47,9 +47,11 @@ class WindowBatch(Protocol):
         """Return the code of each window's most probable language; English-only models need not run."""
 
     def generate(
-        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1
     ) -> list[DecodedTokens]:
         """Generate tokens for each window: the most probable ones, or at a temperature over 0 random ones.
+
+        The probability of no speech is that of the audio alone, whatever was said before it.
 
         Args:
             prompts: The prompt of each window; all of the same length.
@@ -57,6 +59,8 @@ class WindowBatch(Protocol):
             temperature: 0 for greedy decoding; higher values sample more evenly.
             seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are: a chunk has
                 the same transcript in every batch, which transformers' own fallback for Whisper does not promise.
+            beams: Number of texts that are followed at once, at temperature 0: of those that have ended, the one with
+                the highest average log-probability is returned.
 
         Returns:
             The tokens of each window.
@@ -87,6 +91,8 @@ class WhisperEngine(Protocol):
     """Name of the data type that the model computes in."""
     revision: str
     """Commit or digest of the weights."""
+    positions: int
+    """Number of the decoder's positions."""
 
     def encode(self, features: Tensor) -> Tensor:
         """Run the encoder.

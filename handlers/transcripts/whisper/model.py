@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoProcessor, WhisperForConditionalGeneration
 
-from reelscribe.contract.speech import ChunkTranscript
+from reelscribe.contract.speech import MOST_BEAMS, ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from transcripts.speech_model import Chunk, SpeechSettings, join_transcripts, round_seconds
 from transcripts.whisper.engine_interface import WhisperEngine
 from transcripts.whisper.log_mel import LogMel
+from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.torch_engine import TorchEngine, WhisperFirstStage, WhisperSecondStage
 from transcripts.whisper.transcriber import TranscribedWindow, Window, WindowTranscriber
 from transcripts.word_trimming import fit_words
@@ -84,6 +85,8 @@ class WhisperModel:
         self._second_stage = second_stage or LocalSecondStage(
             WindowTranscriber(self.engine, processor.tokenizer, settings).transcribe
         )
+        self._previous_text = PreviousText(processor.tokenizer, self.engine.positions)
+        self.prompt_tokens, self.beams = self._previous_text.most_tokens, MOST_BEAMS
         self.sample_rate: int = extractor.sampling_rate
         window_seconds = extractor.n_samples / self.sample_rate
         self.chunk_seconds: float = settings.chunk_seconds or window_seconds
@@ -100,6 +103,10 @@ class WhisperModel:
             )
         self.word_times = self.engine.word_times
         self.generation = {**{name: getattr(settings, name) for name in _DESCRIBED_SETTINGS}, **settings.generation}
+
+    def check_previous_text(self, text: str) -> None:
+        """Raise PromptError for a text that is too long, or has special tokens."""
+        self._previous_text.tokens(text)
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
         """Transcribe chunks; returns one transcript for each."""

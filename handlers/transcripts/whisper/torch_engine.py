@@ -25,7 +25,10 @@ from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 from transcripts.whisper.word_alignment import align_tokens
 
 _RESERVED_OPTIONS = frozenset(
-    ["do_sample", "temperature", "top_k", "top_p", "num_beams", "language", "task", "return_timestamps"]
+    [
+        *("do_sample", "temperature", "top_k", "top_p", "num_beams", "early_stopping"),
+        *("language", "task", "return_timestamps", "return_dict_in_generate"),
+    ]
 )
 """Options of `generate` that this module sets itself."""
 
@@ -69,6 +72,7 @@ class TorchEngine:
         self.word_times = bool(getattr(config, "alignment_heads", None))
         self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.revision = revision_of(settings, self.model)
+        self.positions: int = self.model.config.max_target_positions
 
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
@@ -133,31 +137,38 @@ class TorchBatch:
         return [codes[i] for i in self._first_logits[:, ids].argmax(-1).tolist()]
 
     def generate(
-        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1
     ) -> list[DecodedTokens]:
         """Generate tokens for each window; see `WindowBatch`."""
         model, tokens = self._engine.model, self._engine.tokens
         ids = torch.tensor(prompts, device=self._states.device)
         length = ids.shape[1]
-        limits = token_limits(limits, prompts[0], self._engine.max_new_tokens, model.config.max_target_positions)
-        selector = _TokenSelector(length, limits, temperature, seeds, tokens.end, self._states.device)
+        limits = token_limits(limits, prompts[0], self._engine.max_new_tokens, self._engine.positions)
+        selector: _TokenSelector | _BeamScores
+        if beams > 1 and temperature == 0:
+            selector = _BeamScores(length, limits, beams, tokens.end, self._states.device)
+        else:
+            selector = _TokenSelector(length, limits, temperature, seeds, tokens.end, self._states.device)
         processors: list[LogitsProcessor] = [selector]
         if tokens.timestamps:
             processors.insert(0, WhisperTimeStampLogitsProcessor(model.generation_config, begin_index=length))
         # Whisper's own `generate` does not return the probability of no speech, nor the temperature of the result.
         # It calls this general `generate` for each temperature, too.
-        sequences = GenerationMixin.generate(
+        output: Any = GenerationMixin.generate(
             model,
             encoder_outputs=BaseModelOutput(self._states),
             attention_mask=torch.ones(self._states.shape[:2], device=self._states.device),
             decoder_input_ids=ids,
             logits_processor=LogitsProcessorList(processors),
             do_sample=False,
-            num_beams=1,
+            num_beams=selector.beams,
+            early_stopping=selector.beams > 1,  # as in openai/whisper, as soon as so many texts have ended
             max_new_tokens=max(limits),
+            return_dict_in_generate=True,
             **self._engine.options,
         )
-        rows, logprobs = sequences[:, length:].tolist(), torch.stack(selector.logprobs, 1).tolist()
+        generated = output.sequences[:, length:]
+        rows, logprobs = generated.tolist(), selector.logprobs(output).tolist()
         no_speech = self._first_logits.softmax(-1)[:, tokens.no_speech].tolist()
         return [self._decoded(*each) for each in zip(rows, logprobs, no_speech, strict=True)]
 
@@ -172,13 +183,32 @@ class TorchBatch:
         return align_tokens(self._engine.model, self._states, prompt, segments, duration)
 
 
-class _TokenSelector(LogitsProcessor):
+class _LimitedTokens(LogitsProcessor):
+    """Ends each row of a search at its limit of tokens."""
+
+    def __init__(self, prompt_length: int, limits: list[int], end: int, device: torch.device) -> None:
+        self._prompt_length, self._end = prompt_length, end
+        self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
+
+    def limited(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores; those of rows at their limit leave the end token alone."""
+        generated = input_ids.shape[1] - self._prompt_length
+        if generated >= self._shortest:
+            ended = self._limits <= generated
+            scores = scores.masked_fill(ended, -math.inf)
+            scores[:, self._end :][:, :1].masked_fill_(ended, 0)
+        return scores
+
+
+class _TokenSelector(_LimitedTokens):
     """Makes the greedy search of transformers select tokens as Whisper does, and keeps how probable they are.
 
-    A row ends at its limit of tokens. At a temperature over 0, Gumbel noise is added to logits / temperature: the
-    largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
-    comes from a generator on the CPU with the row's own seed, so a sample depends on nothing else.
+    At a temperature over 0, Gumbel noise is added to logits / temperature: the largest sum is a sample of their softmax
+    (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row comes from a generator on the CPU with the
+    row's own seed, so a sample depends on nothing else.
     """
+
+    beams = 1
 
     def __init__(
         self,
@@ -189,28 +219,57 @@ class _TokenSelector(LogitsProcessor):
         end: int,
         device: torch.device,
     ) -> None:
-        self._prompt_length, self._temperature, self._end = prompt_length, temperature, end
-        self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
+        super().__init__(prompt_length, limits, end, device)
+        self._temperature = temperature
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds] if temperature > 0 else []
-        self.logprobs: list[Tensor] = []
-        """The log-probability of each row's token, (B,), for each step; it means nothing after the row has ended."""
+        self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        generated = input_ids.shape[1] - self._prompt_length
-        if generated >= self._shortest:
-            ended = self._limits <= generated
-            scores = scores.masked_fill(ended, -math.inf)
-            scores[:, self._end :][:, :1].masked_fill_(ended, 0)
+        scores = self.limited(input_ids, scores)
         selected_from = self._with_noise(scores) if self._generators else scores
         selected = selected_from.argmax(-1, keepdim=True)
-        self.logprobs.append(scores.float().log_softmax(-1).gather(-1, selected)[:, 0])
+        self._logprobs.append(scores.float().log_softmax(-1).gather(-1, selected)[:, 0])
         return selected_from
+
+    def logprobs(self, output: Any) -> Tensor:  # noqa: ARG002 - a row of a greedy search selects its own tokens
+        """The log-probability of each token, (B, steps); it means nothing after a row has ended."""
+        return torch.stack(self._logprobs, 1)
 
     def _with_noise(self, scores: Tensor) -> Tensor:
         noise = torch.empty(scores.shape)
         for row, generator in zip(noise, self._generators, strict=True):
             row.exponential_(generator=generator).log_().neg_()
         return scores / self._temperature + noise.to(scores.device)
+
+
+class _BeamScores(_LimitedTokens):
+    """Makes log-probabilities of the scores of a beam search, and keeps those that it can select.
+
+    transformers tells the score of a text only if it may keep the scores of all tokens of all steps, which takes
+    gigabytes. A step continues the texts of a window with no more than its 2 * beams most probable tokens, so no row
+    has more of them to keep.
+    """
+
+    def __init__(self, prompt_length: int, limits: list[int], beams: int, end: int, device: torch.device) -> None:
+        super().__init__(prompt_length, [limit for limit in limits for _ in range(beams)], end, device)
+        self.beams = beams
+        self._steps: list[tuple[Tensor, Tensor]] = []
+        """The log-probabilities and IDs of tokens that can be selected, (B * beams, 2 * beams), for each step."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        logprobs = self.limited(input_ids, scores).float().log_softmax(-1)
+        top = logprobs.topk(2 * self.beams)
+        self._steps.append((top.values, top.indices))
+        return logprobs
+
+    def logprobs(self, output: Any) -> Tensor:
+        """The log-probability of each token, (B, steps), of the output of `generate`; 0 after a row has ended."""
+        tokens = output.sequences[:, self._prompt_length :]
+        columns = []
+        for step, beam in enumerate(output.beam_indices.unbind(1)):
+            values, ids = (part[beam.clamp(min=0)] for part in self._steps[step])
+            columns.append(torch.where(ids == tokens[:, step, None], values, 0).sum(1).masked_fill(beam < 0, 0))
+        return torch.stack(columns, 1)
 
 
 class WhisperFirstStage(WhisperForConditionalGeneration):

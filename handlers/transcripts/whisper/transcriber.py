@@ -20,7 +20,8 @@ from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from runtime.second_stage import TensorTree
 from transcripts.speech_model import Samples, SpeechSettings, round_seconds
-from transcripts.whisper.engine_interface import WhisperEngine, WindowBatch
+from transcripts.whisper.engine_interface import DecodedTokens, WhisperEngine, WindowBatch
+from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.tokens import split_segments
 from transcripts.whisper.word_alignment import time_words
 
@@ -57,6 +58,10 @@ class Window:
         """
         digest = hashlib.sha256(samples.tobytes())
         return cls(options, len(samples) / sample_rate, tuple(_seed(digest, t) for t in temperatures))
+
+    def without_previous_text(self) -> Window:
+        """Return the window without an initial prompt and hot words."""
+        return replace(self, options=replace(self.options, initial_prompt=None, hotwords=None))
 
     @classmethod
     def from_tree(cls, tree: TensorTree) -> Window:
@@ -101,6 +106,9 @@ def _seed(digest: hashlib._Hash, temperature: float) -> int:
     copy.update(str(temperature).encode())
     return int.from_bytes(copy.digest()[:8], "little", signed=True)
 
+
+CERTAIN_SPEECH = 0.1
+"""Up to this probability of no speech, somebody speaks."""
 
 NO_SPEECH_LOGPROB_WEIGHT = 0.4
 """Weight of the average log-probability of a text beside the probability of no speech. Of whisper-tiny.en, single words
@@ -151,10 +159,26 @@ class _DecodingResult(NamedTuple):
 
     def ends_in_loop(self, first_timestamp: int) -> bool:
         """Return whether its last text tokens are the same ones again and again, LOOP_ROUNDS times at least."""
+        return _ends_in_loop([token for token in self.tokens if token < first_timestamp])
+
+    def has_loop(self, first_timestamp: int) -> bool:
+        """Return whether text tokens anywhere in it are the same ones again and again, LOOP_ROUNDS times at least."""
         text = [token for token in self.tokens if token < first_timestamp]
-        longest = len(text) // LOOP_ROUNDS
-        ends = (text[-LOOP_ROUNDS * unit :] for unit in range(1, longest + 1))
-        return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
+        return any(_ends_in_loop(text[:stop]) for stop in range(LOOP_ROUNDS, len(text) + 1))
+
+
+def _ends_in_loop(text: list[int]) -> bool:
+    longest = len(text) // LOOP_ROUNDS
+    ends = (text[-LOOP_ROUNDS * unit :] for unit in range(1, longest + 1))
+    return any(end == end[: len(end) // LOOP_ROUNDS] * LOOP_ROUNDS for end in ends)
+
+
+def _alike(windows: list[Window], prompts: list[list[int]], rows: list[int]) -> dict[tuple[int, int], list[int]]:
+    """The rows of windows that can be generated together, by the length of their prompts and the number of beams."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in rows:
+        groups.setdefault((len(prompts[i]), windows[i].options.beams), []).append(i)
+    return groups
 
 
 class WindowTranscriber:
@@ -169,6 +193,7 @@ class WindowTranscriber:
             settings: Language, temperatures, thresholds and limit of tokens.
         """
         self._engine, self._tokenizer, self._settings = engine, tokenizer, settings
+        self._previous_text = PreviousText(tokenizer, engine.positions)
         self._thresholds = Thresholds(settings.compression_ratio_threshold, settings.no_speech_threshold)
 
     def transcribe(self, tree: TensorTree) -> TensorTree:
@@ -190,6 +215,7 @@ class WindowTranscriber:
         detected = [""] * len(windows) if all(given) else batch.detect_languages()
         languages = [known or found for known, found in zip(given, detected, strict=True)]
         results, token_counts = self._generate(windows, languages, batch)
+        self._drop_invented(windows, languages, batch, results, token_counts)
         return [
             self._decode(window, language, batch, row, result, token_count)
             for row, (window, language, result, token_count) in enumerate(
@@ -204,15 +230,21 @@ class WindowTranscriber:
         results: dict[int, _DecodingResult] = {}
         token_counts = [0] * len(windows)
         remaining = list(range(len(windows)))
+        prompts = [self._prompt(window.options, language) for window, language in zip(windows, languages, strict=True)]
         for attempt, temperature in enumerate(self._settings.temperatures):
-            decoded = (batch if len(remaining) == len(windows) else batch.select(remaining)).generate(
-                [self._engine.tokens.prompt(languages[i], windows[i].options.task) for i in remaining],
-                [self._token_limit(windows[i]) for i in remaining],
-                temperature,
-                [windows[i].seeds[attempt] for i in remaining],
-            )
+            decoded: dict[int, DecodedTokens] = {}
+            for (_, beams), rows in _alike(windows, prompts, remaining).items():
+                generated = (batch if len(rows) == len(windows) else batch.select(rows)).generate(
+                    [prompts[i] for i in rows],
+                    [self._token_limit(windows[i]) for i in rows],
+                    temperature,
+                    [windows[i].seeds[attempt] for i in rows],
+                    beams,
+                )
+                decoded.update(zip(rows, generated, strict=True))
             loops: list[int] = []
-            for i, (tokens, avg_logprob, no_speech_prob) in zip(remaining, decoded, strict=True):
+            for i in remaining:
+                tokens, avg_logprob, no_speech_prob = decoded[i]
                 result = _DecodingResult(tokens, self._text(tokens), avg_logprob, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
                 if self._needs_fallback(result):
@@ -223,6 +255,42 @@ class WindowTranscriber:
             if not remaining:
                 break
         return [results[i] for i in range(len(windows))], token_counts
+
+    def _drop_invented(
+        self,
+        windows: list[Window],
+        languages: list[str],
+        batch: WindowBatch,
+        results: list[_DecodingResult],
+        token_counts: list[int],
+    ) -> None:
+        """Replace the results of windows for which what was said before makes the model invent words.
+
+        Given words, Whisper is sure to hear one of them in a sound. So where there may be no speech, the window is
+        decoded without them, too, and that decides. And after a list of words, it sometimes goes on with one of them
+        for ever; such a window is what it is without them.
+        """
+        loops = [result.has_loop(self._engine.tokens.first_timestamp) for result in results]
+        doubtful = [
+            i
+            for i, (window, result, loop) in enumerate(zip(windows, results, loops, strict=True))
+            if window.options.previous_text
+            and (loop or result.no_speech_prob > CERTAIN_SPEECH)
+            and not self._is_no_speech(result)
+        ]
+        if not doubtful:
+            return
+        plain = [windows[i].without_previous_text() for i in doubtful]
+        generated = self._generate(plain, [languages[i] for i in doubtful], batch.select(doubtful))
+        for i, result, count in zip(doubtful, *generated, strict=True):
+            token_counts[i] += count
+            if loops[i] or self._is_no_speech(result):
+                results[i] = result
+
+    def _prompt(self, options: TranscriptionOptions, language: str) -> list[int]:
+        """The tokens before those of a window."""
+        previous = self._previous_text.tokens(options.previous_text)
+        return [*previous, *self._engine.tokens.prompt(language, options.task)]
 
     def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""

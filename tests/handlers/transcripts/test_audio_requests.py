@@ -6,6 +6,7 @@ import pytest
 
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
+from reelscribe.errors import PromptError
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader, AudioRequest
 from worker.request_batch import RequestBatch, Unread
@@ -22,6 +23,11 @@ class Model:
     languages: tuple[str, ...] = ("en", "de")
     tasks: tuple[str, ...] = ("transcribe", "translate")
     word_times: bool = True
+    beams: int = 5
+
+    def check_previous_text(self, text: str) -> None:
+        if len(text) > 40:
+            raise PromptError("expected at most 10 tokens together")
 
 
 def reader(model: Model | None = None) -> AudioReader:
@@ -85,6 +91,9 @@ def test_every_chunk_has_the_options_of_its_request():
 def test_with_a_bare_array_headers_hold_the_options():
     request = read(row(TONE), {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
     assert request.items[0].options == TranscriptionOptions("en", word_times=True)
+    vocabulary = {"x-reelscribe-initial-prompt": "Now.", "x-reelscribe-hotwords": "a,b", "x-reelscribe-beams": "5"}
+    options = TranscriptionOptions(initial_prompt="Now.", hotwords="a,b", beams=5)
+    assert read(row(TONE), vocabulary).items[0].options == options
 
 
 def test_the_default_sample_rate_is_that_of_the_model():
@@ -124,7 +133,7 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
             row({"chunks": TONE, "rate": 1}),
             422,
             "SpeechError",
-            "language, task, word_times, got a dict with other names, too",
+            "language, task, word_times, initial_prompt, hotwords, beams, got a dict with other names, too",
         ),
         (
             row({"chunks": TONE, "sample_rate": "8k"}),
@@ -162,6 +171,11 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
             "task: expected one of transcribe, translate; got str of length 4",
         ),
         (chunks(TONE, word_times=1), 422, "SpeechError", "word_times: expected true or false, got int"),
+        (chunks(TONE, beams=6), 422, "SpeechError", "beams: expected 1 to 5, the most of this model, got 6"),
+        (chunks(TONE, beams=True), 422, "SpeechError", "beams: expected 1 to 5, the most of this model, got <bool>"),
+        (chunks(TONE, hotwords=" ,"), 422, "PromptError", "hotwords: expected a text that is not empty, got str"),
+        (chunks(TONE, initial_prompt=5), 422, "PromptError", "initial_prompt: expected a text that is not empty, got"),
+        (chunks(TONE, hotwords="Zürich, " * 9), 422, "PromptError", "expected at most 10 tokens together"),
         (chunks([TONE] * 4), 413, "LimitExceeded", "at most 3 a request, got 4"),
         (chunks(np.tile(TONE, 6)), 413, "LimitExceeded", "at most 5 seconds each"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "it names another class or function"),

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCTC, AutoProcessor
 
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.errors import StartupError
+from reelscribe.errors import PromptError, StartupError
 from support.audio import noise
 from support.tiny_models import save_parakeet, save_wav2vec2
 from transcripts.ctc_model import CtcModel
@@ -92,6 +92,13 @@ def test_scores_that_a_ctc_model_does_not_have_are_left_out(directories):
     (transcript,) = model.transcribe(chunks(NOISES[:1]))
     assert (transcript.language, transcript.no_speech_prob, transcript.temperature) == (None, None, None)
     assert transcript.segments[0].words is None
+
+
+def test_a_vocabulary_is_refused(directories):
+    model = load(directories["wav2vec2"])
+    assert (model.prompt_tokens, model.beams) == (0, 1)
+    with pytest.raises(PromptError, match="expected none, as CTC models read no text; use a Whisper"):
+        model.check_previous_text("Zürich")
 
 
 def test_a_language_cannot_be_set(directories):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from reelscribe.cli.options.run import RunOptions, one_of, speed_option
+from reelscribe.cli.options.run import RunOptions, one_of, speed_option, text_of
 from reelscribe.cli.parser.help import Heading
 
 if TYPE_CHECKING:
@@ -47,6 +47,29 @@ class AudioOptions:
             help="Transcribe the mix of all channels, or each channel by itself as that of a speaker.",
         ),
     ] = "mix"
+    initial_prompt: Annotated[
+        str | None,
+        speech_option(
+            metavar="TEXT|@FILE",
+            help="Text that a Whisper takes for what was said before each chunk; it shows names, spelling and style.",
+        ),
+    ] = None
+    hotwords: Annotated[
+        str | None,
+        speech_option(
+            metavar="TEXT|@FILE",
+            help="Words that may be said, such as names, with commas between them or in lines; for a Whisper.",
+        ),
+    ] = None
+    beams: Annotated[
+        int,
+        speech_option(
+            min=1,
+            max=10,
+            metavar="N",
+            help="Follow this many texts at once in search of the most probable one; slower, with a Whisper.",
+        ),
+    ] = 1
     search_seconds: Annotated[
         float | None,
         speech_option(
@@ -103,7 +126,14 @@ class AudioOptions:
         from reelscribe.run.tracks.transcripts import SpeechOptions
 
         return SpeechOptions(
-            transcription=TranscriptionOptions(self.language, self.task, self.word_times),
+            transcription=TranscriptionOptions(
+                self.language,
+                self.task,
+                self.word_times,
+                None if self.initial_prompt is None else text_of("--initial-prompt", self.initial_prompt),
+                None if self.hotwords is None else text_of("--hotwords", self.hotwords),
+                self.beams,
+            ),
             cutting=Cutting(self.search_seconds, self.window_seconds),
             silence_db=self.silence_db,
             vad=self.vad,

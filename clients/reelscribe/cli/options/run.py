@@ -231,6 +231,20 @@ def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
     raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
 
 
+def text_of(option: str, value: str) -> str:
+    """Return the text of an option, or that of the file that it names after an @.
+
+    Raises:
+        UsageError: The file is no text file.
+    """
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{option}: expected a text file after the @, got {value[1:]}: {error}") from None
+
+
 def _shard(value: str) -> tuple[int, int]:
     """Return the number of a part and the number of parts."""
     if match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", value, re.ASCII):

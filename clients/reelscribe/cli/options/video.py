@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from reelscribe.cli.options.run import RunOptions, output_option, speed_option
+from reelscribe.cli.options.run import RunOptions, output_option, speed_option, text_of
 from reelscribe.cli.options.servers import ShotModel
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
@@ -210,7 +210,7 @@ class ClipOptions:
             max_frames=self.clip_max_frames,
             frame_pixels=self.clip_frame_pixels,
             total_pixels=self.clip_total_pixels,
-            prompt=None if self.prompt is None else _text_of(self.prompt),
+            prompt=None if self.prompt is None else text_of("--prompt", self.prompt),
             json_schema=None if self.json_schema is None else _json_of(self.json_schema),
             resize=resize,
             deinterlace=video.deinterlace,
@@ -229,16 +229,6 @@ def _json_of(path: Path) -> Any:
         raise UsageError(f"--json-schema: expected a file with a JSON schema, got {path}: {error.strerror}") from None
     except ValueError:
         raise UsageError(f"--json-schema: expected a file with a JSON schema, got {path}, which is no JSON") from None
-
-
-def _text_of(value: str) -> str:
-    """Return the text of an option, or that of the file that it names after an @."""
-    if not value.startswith("@"):
-        return value
-    try:
-        return Path(value[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"--prompt: expected a text file after the @, got {value[1:]}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,6 +113,8 @@ class Track:
         description: Any = await self._client.describe() if self._client else None
         medium = self.options.medium(self.options, description)
         self.options.settings(description)  # what the model does not support is refused before anything begins
+        if self._client and (operation := medium.operation()):
+            await self._client.check_accepted(operation)
         self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
         if self._client:
             self._until_exit.enter_context(self._client.sharing(self.pool.memory))

@@ -102,10 +102,10 @@ class SpeechOptions(Options):
     """How to transcribe audio, and how to cut, decode and send it."""
 
     medium: ClassVar[type[Medium]] = TranscriptMedium
-    per_source = frozenset({"language"})
+    per_source = frozenset({"language", "initial_prompt", "hotwords"})
 
     transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
-    """Language, task, and whether to record the times of words."""
+    """Language, task, vocabulary, beams, and whether to record the times of words."""
     cutting: Cutting = field(default_factory=Cutting)
     """Where to cut audio that is longer than the model's longest chunk."""
     silence_db: float | None = SILENCE_DB
@@ -127,13 +127,13 @@ class SpeechOptions(Options):
             raise UsageError(f"channels: expected {' or '.join(get_args(Channels))}, got {brief(self.channels)}")
 
     def for_source(self, values: Mapping[str, Any]) -> Self:
-        """Return the options with the language of one source in its place; see `Options.for_source`."""
-        language = values.get("language", self.transcription.language)
-        return replace(self, transcription=replace(self.transcription, language=language))
+        """Return the options with the language and vocabulary of one source; see `Options.for_source`."""
+        chosen = {name: values[name] for name in self.per_source & values.keys()}
+        return replace(self, transcription=replace(self.transcription, **chosen))
 
     @property
     def request_key(self) -> Hashable:
-        """Language, task and word times, which are those of a whole request."""
+        """The options of the transcription, which are those of a whole request."""
         return self.transcription
 
     @property
@@ -161,14 +161,29 @@ class SpeechOptions(Options):
                 f"word times: {description.name} cannot tell when a word was spoken; leave them out, or use another"
                 " model"
             )
+        self._check_decoding(description)
         self.task("", description)
+
+    def _check_decoding(self, description: SpeechDescription) -> None:
+        """Raise UsageError for a vocabulary or beams that the model does not take."""
+        asked = self.transcription
+        given = {"initial prompt": asked.initial_prompt, "hot words": asked.hotwords}
+        for name, text in given.items():
+            if text is not None and description.prompt_tokens == 0:
+                raise UsageError(f"{name}: {description.name} takes none; leave them out, or use a Whisper")
+            if text is not None and not text.strip(" ,\n"):
+                raise UsageError(f"{name}: expected a text that is not empty, got {text!r}; leave them out")
+        if not 1 <= asked.beams <= description.beams:
+            raise UsageError(
+                f"beams: expected 1 to {description.beams}, the most of {description.name}, got {asked.beams}"
+            )
 
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the transcript, as JSON. It is part of the key of a job."""
         self.check(description)
         return {
-            **asdict(self.transcription),
-            "language": self.transcription.language or description.language,
+            "language": description.language,
+            **self.transcription.to_json(),
             "cutting": asdict(self.cutting),
             "silence_db": self.silence_db,
             "vad": self.vad,

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.errors import StartupError
+from reelscribe.errors import PromptError, StartupError
 from support.audio import noise
 from support.tiny_models import save_whisper
 from transcripts.speech_model import Chunk, SpeechSettings
@@ -119,7 +119,7 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     number = AutoProcessor.from_pretrained(model.engine.model.name_or_path).tokenizer.convert_tokens_to_ids
     scripts, windows = list(passes), []
 
-    def generate(self, prompts, budgets, temperature, seeds):
+    def generate(self, prompts, budgets, temperature, seeds, beams):
         windows.append(len(self))
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
         return [DecodedTokens(number(script), -0.1, 0.0)] * len(self)
@@ -148,7 +148,7 @@ def test_only_windows_that_end_in_a_loop_are_decoded_again_at_the_next_temperatu
         (1.0, [(loop, -0.4)]),
     ]
 
-    def generate(self, prompts, budgets, temperature, seeds):
+    def generate(self, prompts, budgets, temperature, seeds, beams):
         expected, results = passes.pop(0)
         assert temperature == expected
         return [DecodedTokens(number(script), logprob, 0.0) for script, logprob in results]
@@ -193,6 +193,99 @@ def test_a_temperature_samples_tokens_by_their_probabilities(directory):
     for token, probability in zip(top.indices.tolist(), top.values.tolist(), strict=True):
         spread = (probability * (1 - probability) / draws) ** 0.5
         assert drawn.count(token) / draws == pytest.approx(probability, abs=4 * spread)
+
+
+SAID = {"initial_prompt": "red circle", "hotwords": "star,blue\ngreen"}
+
+
+def test_what_was_said_before_stands_in_front_as_in_transformers(directory, engine):
+    model, recordings = load(directory, **engine, **GREEDY, tokens_per_second=1), NOISES[:2]
+    got = model.transcribe(chunks(recordings, language="de", **SAID))
+    processor = AutoProcessor.from_pretrained(directory)
+    reference = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
+    before = processor.get_prompt_ids("star, blue, green red circle", return_tensors="pt")
+    for recording, transcript, budget in zip(recordings, got, [11, 13], strict=True):
+        features = processor(recording, sampling_rate=RATE, return_tensors="pt").input_features
+        options = {"language": "de", "task": "transcribe", "max_new_tokens": budget, "prompt_ids": before}
+        (tokens,) = reference.generate(features, **options, attention_mask=torch.ones(features.shape[::2]))
+        text = processor.decode(tokens, skip_special_tokens=True)
+        assert transcript.text == text.removeprefix(" star, blue, green red circle").strip()
+    plain = model.transcribe(chunks(recordings, language="de"))
+    assert [each.text for each in plain] != [each.text for each in got]
+    assert [each.no_speech_prob for each in plain] == [each.no_speech_prob for each in got]
+
+
+def test_requests_with_other_prompts_and_beams_run_together(directory, engine):
+    model = load(directory, **engine, **GREEDY, tokens_per_second=3)
+    kinds = [{}, SAID, {"beams": 3}, {**SAID, "beams": 3}, {"hotwords": "star"}, {"initial_prompt": "blue"}]
+    mixed = [chunks([NOISES[3]], **options, word_times=True)[0] for options in kinds]
+    together = model.transcribe(mixed)
+    assert together == [model.transcribe([chunk])[0] for chunk in mixed]
+    assert len({transcript.avg_logprob for transcript in together}) >= 4  # one for each text before at least
+
+
+def test_what_was_said_before_has_room_for_half_of_the_positions(directory, engine):
+    model = load(directory, **engine, **GREEDY, tokens_per_second=100)
+    longest = " ".join(["star"] * model.prompt_tokens)
+    assert model.prompt_tokens == model.engine.positions // 2 - 1
+    model.check_previous_text(longest)
+    assert model.transcribe(chunks(NOISES[:1], initial_prompt=longest))[0].avg_logprob < 0
+    for text, reason in [
+        (f"{longest} star", f"at most {model.prompt_tokens} tokens together, .* got {model.prompt_tokens + 1}; leave"),
+        ("star <|en|>", "expected no special tokens of the model"),
+        ("star <|0.00|>", "expected no special tokens of the model"),
+        ("a" * 10_001, "at most 10,000 letters, got 10,001"),
+    ]:
+        with pytest.raises(PromptError, match=reason):
+            model.check_previous_text(text)
+
+
+@pytest.mark.parametrize(
+    ("no_speech_prob", "logprob_without", "text"),
+    [(0.05, -9.0, "star"), (0.5, -0.5, "star"), (0.5, -1.0, "")],
+)
+def test_a_hot_word_is_dropped_where_nobody_seems_to_speak_without_it(
+    directory, monkeypatch, no_speech_prob, logprob_without, text
+):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(directory).tokenizer.convert_tokens_to_ids
+
+    def generate(self, prompts, limits, temperature, seeds, beams):
+        told = prompts[0][0] != model.engine.tokens.start
+        return [DecodedTokens(number(["\u0120star"]), -0.1 if told else logprob_without, no_speech_prob)] * len(self)
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    assert [each.text for each in model.transcribe(chunks(NOISES[3:5], hotwords="star"))] == [text] * 2
+
+
+def test_where_hot_words_make_a_loop_the_text_is_that_without_them(directory, monkeypatch):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(directory).tokenizer.convert_tokens_to_ids
+
+    def generate(self, prompts, limits, temperature, seeds, beams):
+        told = prompts[0][0] != model.engine.tokens.start
+        script = ["\u0120red", *["\u0120star"] * 4, "\u0120blue"] if told else ["\u0120red", "\u0120circle"]
+        return [DecodedTokens(number(script), -0.1, 0.0)] * len(self)
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    assert model.transcribe(chunks(NOISES[3:4], hotwords="star"))[0].text == "red circle"
+
+
+def test_several_beams_find_a_more_probable_text_and_how_probable_it_is(directory, engine):
+    model = load(directory, **engine, timestamps=False)
+    network = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
+    prompt, limits = model.engine.tokens.prompt("en", "transcribe"), [8, 5, 8]
+    with torch.inference_mode():
+        states = model.encode(chunks(NOISES[:3]))["states"]
+        batch = model.engine.batch(states)
+        greedy, found = (batch.generate([prompt] * 3, limits, 0.0, [0] * 3, beams) for beams in (1, 5))
+        for row, result in enumerate(found):
+            tokens = [*result.tokens, model.engine.tokens.end][: limits[row]]  # at its limit, a text ends anyway
+            ids = torch.tensor([[*prompt, *tokens]])
+            logits = network(encoder_outputs=(states[row : row + 1],), decoder_input_ids=ids).logits[0]
+            logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(1, torch.tensor(tokens)[:, None])
+            assert result.avg_logprob == pytest.approx(logprobs.sum().item() / (len(result.tokens) + 1), abs=1e-3)
+    assert sum(result.avg_logprob for result in found) > sum(result.avg_logprob for result in greedy)
 
 
 def test_the_number_of_tokens_is_limited_by_the_duration_of_the_audio(directory, engine):

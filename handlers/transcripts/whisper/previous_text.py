@@ -1,0 +1,69 @@
+"""What Whisper takes for what was said before a window: an initial prompt and hot words.
+
+Whisper was trained with the text of the window before in front of that of a window. Names in it are spelled the same
+way again, so a text of the user's own in this place tells the model which words to expect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reelscribe.errors import PromptError
+
+MAX_LETTERS = 10_000
+"""The most letters that are read; no Whisper has room for the tokens of so many."""
+
+_START = "<|startofprev|>"
+
+
+class PreviousText:
+    """Makes the tokens of what was said before.
+
+    Attributes:
+        most_tokens: The most tokens of a text: half of the decoder's positions less one, as in openai/whisper; 0 for a
+            model without <|startofprev|>.
+    """
+
+    def __init__(self, tokenizer: Any, positions: int) -> None:
+        """Read a tokenizer.
+
+        Args:
+            tokenizer: The tokenizer of the Whisper.
+            positions: Number of the decoder's positions.
+        """
+        self._tokenizer = tokenizer
+        self._start: int | None = tokenizer.get_added_vocab().get(_START)
+        self.most_tokens = 0 if self._start is None else positions // 2 - 1
+
+    def tokens(self, text: str) -> list[int]:
+        """Make the tokens that stand in front of the prompt of a window.
+
+        Args:
+            text: What was said before; may be empty.
+
+        Returns:
+            The IDs of <|startofprev|> and of the text; nothing for an empty text.
+
+        Raises:
+            PromptError: The model takes no such text, or it is too long or has special tokens of the model.
+        """
+        if not text:
+            return []
+        if self._start is None:
+            raise PromptError("initial_prompt, hotwords: expected none, as this model takes none; leave them out")
+        if len(text) > MAX_LETTERS:
+            raise PromptError(f"initial_prompt, hotwords: expected at most {MAX_LETTERS:,} letters, got {len(text):,}")
+        # Whisper's words begin with their space, and so does a text. Surrogates are nothing that a tokenizer takes.
+        spelled = f" {text}".encode("utf-8", "replace").decode()
+        ids: list[int] = self._tokenizer(spelled, add_special_tokens=False).input_ids
+        if any(token >= self._tokenizer.eos_token_id for token in ids):
+            raise PromptError(
+                "initial_prompt, hotwords: expected no special tokens of the model, such as <|en|>, got some; leave"
+                " them out"
+            )
+        if len(ids) > self.most_tokens:
+            raise PromptError(
+                f"initial_prompt, hotwords: expected at most {self.most_tokens} tokens together, as many as the model"
+                f" has room for, got {len(ids)}; leave out what is least likely to be said"
+            )
+        return [self._start, *ids]
