@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 _WEIGHTS_HELP = (
-    "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 or its"
-    " directory."
+    "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 (.pth,"
+    " .pt or .safetensors) or its directory."
 )
 _HANDLER_HELP = "Kind of handler: caption, speech, clip or shot. Its settings are in handlers/KIND.yaml."
 _REVISION_HELP = (
@@ -40,9 +40,9 @@ _PER_GPU_HELP = (
     " or --devices."
 )
 _STAGES_HELP = (
-    "Number of processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the"
-    " encoder and the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then"
-    " listens on a port of all network interfaces."
+    "Number of processes that each worker is split over. 2 is for a BLIP-2, Whisper or Qwen3-VL that does not fit one"
+    " GPU: the encoder and the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun"
+    " then listens on a port of all network interfaces."
 )
 _ENGINE_HELP = (
     "What runs the model: torch, or for a Whisper ctranslate2. Its weights are converted here, and the archive holds"

@@ -4,7 +4,8 @@ FFmpeg also reads lists of other files, such as playlists, and would open whatev
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
 
 Times are those of the file, with one exception: where the clock of a recording jumps back, as it does where transport
-streams or Ogg files were joined, what follows is moved to the end of what came before. So times never go back.
+streams or Ogg files were joined, what follows is moved to the end of what came before. So times never go back. One or
+two frames before such a joint of transport streams may count as undecodable.
 """
 
 from __future__ import annotations

@@ -8,6 +8,12 @@ resembles one shortly after: a flash or a strobe is no cut, as the shot goes on 
 without CUT_TO_MOTION, 6, where large things move fast. Without MIN_CONTRAST_RATIO, a strobe hides a cut. Without
 _WINDOW, a cut between photos is false; if frames could move farther than a third, one between photos would be lost.
 Without the rules for black, about half of the fades have a false cut, and a third have none.
+
+Some cuts are wrong nevertheless. A dissolve of two or three frames may count as one or two cuts. A fade through black
+counts as several if it takes up to FLASH_FRAMES, and often as none if it is slower but black for only a few frames. A
+cut is not found at a flash, between two shots of one frame, or between pictures that differ by less than the threshold;
+where the brightness changes at once and for longer than a flash, a cut is found that is none. Shots of HDR are looked
+for without mapping it.
 """
 
 from __future__ import annotations

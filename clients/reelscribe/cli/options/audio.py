@@ -44,21 +44,24 @@ class AudioOptions:
         speech_option(
             metavar="mix|separate",
             autocompletion=lambda: ("mix", "separate"),
-            help="Transcribe the mix of all channels, or each channel by itself as that of a speaker.",
+            help="Transcribe the mix of all channels, or each channel by itself as that of a speaker: at most 8, each"
+            " of which is sent, so two cost twice as much.",
         ),
     ] = "mix"
     initial_prompt: Annotated[
         str | None,
         speech_option(
             metavar="TEXT|@FILE",
-            help="Text that a Whisper takes for what was said before each chunk; it shows names, spelling and style.",
+            help="Text that a Whisper takes for what was said before each chunk; it shows names, spelling and style."
+            " With the hot words, it has at most half of the model's positions less one: 223 tokens.",
         ),
     ] = None
     hotwords: Annotated[
         str | None,
         speech_option(
             metavar="TEXT|@FILE",
-            help="Words that may be said, such as names, with commas between them or in lines; for a Whisper.",
+            help="Words that may be said, such as names, with commas between them or in lines; for a Whisper. It may"
+            " also write one that is not said, so give few.",
         ),
     ] = None
     beams: Annotated[
@@ -67,7 +70,8 @@ class AudioOptions:
             min=1,
             max=10,
             metavar="N",
-            help="Follow this many texts at once in search of the most probable one; slower, with a Whisper.",
+            help="Follow this many texts at once, 1 to 10, in search of the most probable one, with a Whisper. More are"
+            " slower, and take more memory.",
         ),
     ] = 1
     search_seconds: Annotated[
@@ -76,7 +80,7 @@ class AudioOptions:
             min=0,
             metavar="SECONDS",
             help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end"
-            " of the chunk; 0 cuts exactly at its end.",
+            " of the chunk; 0 cuts exactly at its end, also through a word.",
             show_default="half of a chunk",
         ),
     ] = None
@@ -92,14 +96,16 @@ class AudioOptions:
         speech_option(
             max=0,
             metavar="DB",
-            help="Skip chunks that are nowhere louder than this, in dB relative to full scale.",
+            help="Skip chunks that are nowhere louder than this, in dB relative to full scale, so that no words are"
+            " invented for them.",
         ),
     ] = -60.0
     vad: Annotated[
         bool,
         speech_option(
             "--vad/--no-vad",
-            help="Also skip chunks in which a voice activity detector finds no voice. Needs reelscribe[vad].",
+            help="Also skip chunks in which a voice activity detector finds no voice. This helps against noise; it"
+            " takes most music for voices. Needs reelscribe[vad].",
         ),
     ] = False
     chunks_per_request: Annotated[

@@ -41,7 +41,9 @@ class ClusterOptions:
     ray_nodes: Annotated[
         int | None,
         cluster_option(
-            min=1, metavar="N", help="Ask Ray's autoscaler for N nodes. By default the run uses those that there are."
+            min=1,
+            metavar="N",
+            help="Ask Ray's autoscaler for N nodes. By default the run uses those that there are, and those that join.",
         ),
     ] = None
     runtime_env: Annotated[

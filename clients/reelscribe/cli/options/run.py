@@ -80,15 +80,24 @@ class RunOptions:
             "--format",
             metavar="FORMAT",
             autocompletion=lambda: FORMATS,
-            help=f"Also export to this format: {FORMAT_NAMES}. May be repeated.",
+            help=f"Also export to this format: {FORMAT_NAMES}. May be repeated. parquet and jsonl.zst need"
+            " reelscribe[parquet].",
         ),
     ] = None
     beside: Beside = None
     overwrite: Overwrite = False
-    dry_run: Annotated[bool, source_option("--dry-run", help="Say what the run would do, and end.")] = False
+    dry_run: Annotated[
+        bool,
+        source_option("--dry-run", help="Say what the run would do, and end. Nothing is written."),
+    ] = False
     limit: Annotated[
         int | None,
-        source_option(min=1, metavar="N", help="Do at most this many sources, of those not yet done."),
+        source_option(
+            min=1,
+            metavar="N",
+            help="Do at most this many sources: the first in the order of names that are not yet done. The run begins"
+            " when all are listed.",
+        ),
     ] = None
     lists: Annotated[
         list[str] | None,
@@ -96,8 +105,8 @@ class RunOptions:
             "--from",
             metavar="FILE",
             help="Take sources from a list, too: a name in each line (- for standard input), or a .csv, .jsonl or"
-            " .parquet table with a column path or url. Its other columns go into the records; language, start, end and"
-            " prompt are options of each source. May be repeated.",
+            " .parquet table with a column path or url. Its other columns go into the records; language, hotwords,"
+            " initial_prompt, start, end and prompt are options of each source. May be repeated.",
         ),
     ] = None
     null: Annotated[
@@ -105,16 +114,22 @@ class RunOptions:
     ] = False
     include: Annotated[
         list[str] | None,
-        source_option(metavar="GLOB", help="Take only sources whose path fits this glob. May be repeated."),
+        source_option(
+            metavar="GLOB", help="Take only sources whose path or file name fits this glob. May be repeated."
+        ),
     ] = None
     exclude: Annotated[
         list[str] | None,
-        source_option(metavar="GLOB", help="Leave out sources whose path fits this glob. May be repeated."),
+        source_option(
+            metavar="GLOB", help="Leave out sources whose path or file name fits this glob. May be repeated."
+        ),
     ] = None
     shard: Annotated[
         str | None,
         source_option(
-            metavar="I/N", help="Take only the I-th of N parts of the sources, which depend on their names alone."
+            metavar="I/N",
+            help="Take only the I-th of N parts of the sources, such as 2/4. The part of a source depends on its name"
+            " alone; each machine needs an --out of its own.",
         ),
     ] = None
     newer_than: Annotated[
@@ -139,7 +154,7 @@ class RunOptions:
         speed_option(
             metavar="FOLDER",
             help="Keep copies of sources from stores and web servers on the disk of this folder while they are read,"
-            " instead of that of --out.",
+            " instead of that of --out or, with --ray, of the temporary files of each node.",
         ),
     ] = None
     spool_gb: Annotated[
@@ -151,13 +166,16 @@ class RunOptions:
         speed_option(
             min=2,
             metavar="SECONDS",
-            help="Replace a decode process, and a connection to a store, that makes no progress for this many seconds.",
+            help="Replace a decode process or a connection to a store that makes no progress for this many seconds.",
         ),
     ] = 60
     quiet: Annotated[bool, output_option("--quiet/--no-quiet", "-q", help="Report errors only.")] = False
     json_log: Annotated[
         bool,
-        output_option("--json-log/--no-json-log", help="Report progress as lines of JSON on standard error."),
+        output_option(
+            "--json-log/--no-json-log",
+            help="Report progress, one line a second, and all else as JSON on standard error.",
+        ),
     ] = False
     metrics_port: Annotated[
         int | None,

@@ -135,7 +135,7 @@ class OpenAIOptions:
             metavar="NAME",
             help="Family of the model, which decides how many frames of a clip are sent and at which size: qwen3-vl,"
             " qwen2.5-vl, internvl, gemma, llava-onevision, minicpm-v or blip2.",
-            show_default="what the model's name tells",
+            show_default="what the model's name tells; others get up to 32 frames of a clip",
         ),
     ] = None
     frame_format: Annotated[
@@ -155,11 +155,20 @@ class OpenAIOptions:
     ] = None
     frame_prompt: Annotated[
         str | None,
-        openai_option(metavar="TEXT", help="What to ask the model about each frame.", show_default="a description"),
+        openai_option(
+            metavar="TEXT",
+            help="What to ask the model about each frame, and about clips of one frame.",
+            show_default="a description",
+        ),
     ] = None
     max_tokens: Annotated[
         int | None,
-        openai_option(min=1, metavar="N", help="Largest number of tokens of an answer.", show_default="256"),
+        openai_option(
+            min=1,
+            metavar="N",
+            help="Largest number of tokens of an answer.",
+            show_default="256, or half of what the model takes if less",
+        ),
     ] = None
 
     def settings(self) -> OpenAISettings:

@@ -36,7 +36,7 @@ class VideoOptions:
         shot_option(
             metavar="X",
             help="How much the pictures of two shots differ at least, as a multiple of their contrast; for transnetv2,"
-            " the probability above which a frame ends a shot.",
+            " the probability above which a frame ends a shot. A larger number finds fewer cuts.",
             show_default="0.75; for transnetv2 0.5",
         ),
     ] = None
@@ -51,7 +51,11 @@ class VideoOptions:
     shot_model: ShotModel = None
     deinterlace: Annotated[
         bool,
-        speed_option("--deinterlace/--no-deinterlace", help="Deinterlace the frames that are marked as interlaced."),
+        speed_option(
+            "--deinterlace/--no-deinterlace",
+            help="Deinterlace the frames that are marked as interlaced, by FFmpeg's bwdif. Their neighbours are"
+            " decoded, too, so with --keyframes about every frame is.",
+        ),
     ] = False
     decode_workers: Annotated[
         int,
@@ -134,7 +138,9 @@ class ClipOptions:
     clip_fps: Annotated[
         float | None,
         clip_option(
-            metavar="RATE", help="Show the model this many frames for each second of a clip.", show_default="its own"
+            metavar="RATE",
+            help="Show the model this many frames for each second of a clip, within its own limits.",
+            show_default="its own, which is 2 for Qwen-VL",
         ),
     ] = None
     clip_max_frames: Annotated[
@@ -162,8 +168,9 @@ class ClipOptions:
         str | None,
         clip_option(
             metavar="TEXT|@FILE",
-            help="What to ask the model about each clip; {start}, {end}, {name}, {schema} and, with annotate,"
-            " {transcript} are filled in.",
+            help="What to ask the model about each clip. {start} and {end} become its times in seconds, {name} the name"
+            " of the file without its suffix, {schema} the JSON schema and, with annotate, {transcript} the words that"
+            " are said in it; other braces stay.",
             show_default="its own",
         ),
     ] = None
@@ -171,7 +178,8 @@ class ClipOptions:
         Path | None,
         clip_option(
             metavar="FILE",
-            help="JSON schema that answers must fit; an answer that does not is asked for once more, and then fails.",
+            help="JSON schema that answers must fit; it may refer to parts of itself alone. An answer that does not fit"
+            " is asked for once more, with the reason, and then fails.",
         ),
     ] = None
     clips_per_request: Annotated[
@@ -251,8 +259,8 @@ class FrameOptions:
         frame_option(
             min=1,
             metavar="N",
-            help="Caption this many frames of each video, evenly spread from the first to the last; 1 is the middle"
-            " frame.",
+            help="Caption this many frames of each video, or all if it has fewer, evenly spread from the first to the"
+            " last; 1 is the middle frame.",
         ),
     ] = None
     keyframes: Annotated[
@@ -262,12 +270,18 @@ class FrameOptions:
     per_shot: Annotated[
         int | None,
         frame_option(
-            min=1, metavar="N", help="Caption this many frames of each shot, evenly spread; 1 is the middle frame."
+            min=1,
+            metavar="N",
+            help="Caption this many frames of each shot, evenly spread; 1 is the middle frame. Every frame is decoded"
+            " to find the shots.",
         ),
     ] = None
     start: Annotated[
         float | None,
-        frame_option(metavar="SECONDS", help="Begin this many seconds after the first frame."),
+        frame_option(
+            metavar="SECONDS",
+            help="Begin this many seconds after the first frame. With annotate, all audio is transcribed nevertheless.",
+        ),
     ] = None
     end: Annotated[
         float | None,
@@ -276,7 +290,9 @@ class FrameOptions:
     reuse: Annotated[
         bool,
         frame_option(
-            "--reuse/--no-reuse", help="If a frame is nearly equal to the last captioned one, reuse its caption."
+            "--reuse/--no-reuse",
+            help="If a frame is nearly equal to the last captioned one, reuse its caption. Where a picture changes"
+            " slowly, a caption may follow a frame or two late.",
         ),
     ] = False
     thumbnails: Annotated[
@@ -301,7 +317,10 @@ class FrameOptions:
     frames_per_request: Annotated[
         int,
         speed_option(
-            min=1, metavar="N", help="Largest number of frames in one request; fewer if they would exceed 8 MB."
+            min=1,
+            metavar="N",
+            help="Largest number of frames in one request; fewer if they would exceed 8 MB. Use 1 for a server that"
+            " joins single frames.",
         ),
     ] = 32
 
