@@ -1,7 +1,7 @@
 """Chapters: which part of a source has which title, for FFmpeg and for video sites.
 
-They follow the rules of video sites, which ignore a list that breaks one; a list of fewer than three chapters is written
-all the same.
+They follow the rules of video sites, which ignore a list that breaks one; a list of fewer than three chapters is
+written all the same.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Below `html/` lie, with ID for the first 16 hexadecimal digits of the SHA-256 of
     index/*.js                    the pieces of the search and of the library
     static/*                      style sheets and scripts
 
-Names of sources are in no name of a file. Only files with such names are removed, and none in `media/`, because a source
-may be gone by now. The library and the manifest of the index are replaced last.
+Names of sources are in no name of a file. Only files with such names are removed, and none in `media/`, because a
+source may be gone by now. The library and the manifest of the index are replaced last.
 """
 
 from __future__ import annotations
