@@ -1,7 +1,11 @@
 """Results beside their sources: `film.en.srt` next to `film.mp4`, in the same folder or in the same bucket.
 
 The folders belong to somebody else. So every file appears whole, and replaces nothing but what a run into the same
-output folder has put there and nobody has changed since. docs/exports.md gives the rules.
+output folder has put there and nobody has changed since.
+
+A name has the language only where cues show speech: captions and clips have none that is known, and a wrong one would
+hide them from viewers who have chosen theirs. The record is not `film.json`, `film.info.json` or `film.mp4.json`, which
+are names that downloaders and photo libraries give to files of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Chapters: which part of a source has which title, for FFmpeg and for video sites. docs/exports.md has the rules."""
+"""Chapters: which part of a source has which title, for FFmpeg and for video sites.
+
+They follow the rules of video sites, which ignore a list that breaks one; a list of fewer than three chapters is
+written all the same.
+"""
 
 from __future__ import annotations
 

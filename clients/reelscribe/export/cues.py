@@ -1,4 +1,10 @@
-"""Cues: when which text is shown, and in which lines. docs/exports.md gives the reasons for the rules."""
+"""Cues: when which text is shown, and in which lines.
+
+A caption or a description of a clip is one cue; the cue of a clip ends when the next clip starts, as two descriptions
+at once would be hard to read. Beside speech, both are in brackets, as subtitles for the deaf write what nobody says:
+text is the only thing that every player shows. Speech whose words have times is cut into cues. Without them an
+utterance remains whole, because guessing when a word is spoken would show text too early or too late.
+"""
 
 from __future__ import annotations
 

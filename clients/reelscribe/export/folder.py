@@ -1,4 +1,4 @@
-"""The folder that an export writes to, and the names of the files in it; docs/exports.md gives their rules."""
+"""The folder that an export writes to, and the names of the files in it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,12 @@ def common_folder_of(paths: Iterable[str]) -> str:
 
 
 class FileNames:
-    """Gives each source a unique name for its files, which never leads out of the folder that holds them."""
+    """Gives each source a unique name for its files, which never leads out of the folder that holds them.
+
+    A name that another source has after `..` and `.` are resolved is followed by `~2`, `~3` and so on, in the order of
+    the lines. What is too long for a file system is its beginning with digits of its SHA-256, or if the whole name is,
+    the name of the file without its folders. Bytes that are not UTF-8 stay, and what no name can hold becomes `_`.
+    """
 
     def __init__(self, common_folder: str, *suffixes: str) -> None:
         """Name files after their sources.

@@ -1,7 +1,11 @@
 """Where text is cut for readers: which words share a cue, and which of them a line.
 
 Both are the same problem: a row of pieces is cut into groups, so that the sum of what the groups and the cuts between
-them cost is least. `_cheapest_groups` solves it; the costs are the rules of subtitlers, in docs/exports.md.
+them cost is least. `_cheapest_groups` solves it, and the costs are the rules of subtitlers. Lines are as few as
+possible and of similar lengths, and end after punctuation. A cue ends after a sentence, or else a clause, or else a
+pause; none holds a pause of more than about a second, so that no word is shown long before it is spoken, and no word is
+alone unless it is a sentence. Segments are joined only where one is too short to be read, as some models write one for
+each word; others stay apart, as they may be of two people. Grammar plays no part.
 """
 
 from __future__ import annotations

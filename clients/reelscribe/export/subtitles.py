@@ -1,7 +1,9 @@
 """Files of subtitles: WebVTT, SubRip and Advanced SubStation Alpha (ASS), one for each source.
 
 What differs between them is how a line is written so that players show it as it is, and how a word is marked while it
-is spoken. docs/exports.md gives the reasons for the rules.
+is spoken. Captions beside speech are at the top of the picture in WebVTT (`line:0`, which FFmpeg's reader, and so mpv,
+ignores) and in ASS. SubRip has no such thing: the tag `an8` is not part of it, and some players show it as text. Some
+also show no second cue at the same time, or choose the order, so all that is shown at a time is one cue there.
 """
 
 from __future__ import annotations
