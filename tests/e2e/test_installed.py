@@ -17,13 +17,12 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture
-def reelscribe(wheel, tmp_path):
+def reelscribe(wheel, tmp_path, tmp_path_factory):
     """Return a function that installs an extra, and gives one that runs `reelscribe` of this environment."""
 
     def installed(extra):
         programs = install(wheel, extra, tmp_path / extra)
-        folder = tmp_path / f"with {extra}"
-        folder.mkdir()
+        folder = tmp_path_factory.mktemp("user")  # a short name, as a server makes sockets there
 
         def run(*words, **options):
             command = [programs / "reelscribe", *map(str, words)]

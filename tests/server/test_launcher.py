@@ -54,6 +54,12 @@ def test_a_port_that_is_taken_is_named(instance, store, name):
     assert not instance.directory.exists()
 
 
+@pytest.mark.parametrize("begin", [start, check])
+def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path, store, begin):
+    with pytest.raises(StartupError, match="a folder whose path has at most 89 bytes.* --directory"):
+        begin(Instance(tmp_path / ("x" * 89)), options(store))
+
+
 def test_a_check_refuses_the_same_without_archives_and_leaves_nothing(instance, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -86,6 +86,9 @@ _USER_IN_URL = re.compile(r"//[^/]*@")
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
 """Names of secrets, which are not passed even if they match a pattern in `_PASSED`."""
 
+_LONGEST_SOCKET = 107
+"""Most bytes of the path of a Unix socket."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +107,7 @@ def start(instance: Instance, options: StartOptions, environment: Mapping[str, s
             started; or a model was not ready in time or cannot be loaded, and everything was stopped again.
         UsageError: An environment variable cannot be passed.
     """
+    _check_path(instance)
     _refuse_second(instance)
     checked = _check_start(options, environment)
     check_ports(checked.settings, options.config)  # before the directory is created
@@ -122,6 +126,7 @@ def check(instance: Instance, options: StartOptions) -> None:
     Raises:
         StartupError: The options or settings are invalid or insecure, a port is in use, or a server runs there already.
     """
+    _check_path(instance)
     _refuse_second(instance)
     check_ports(_checked_settings(options), options.config)
 
@@ -255,6 +260,17 @@ def _read_identity(options: StartOptions) -> tls.Identity | None:
             "%s expires on %s: renew it, then restart the server", options.certificate, identity.expires.date()
         )
     return identity
+
+
+def _check_path(instance: Instance) -> None:
+    """Raise StartupError if TorchServe could make no sockets in a directory: its workers would die without a word."""
+    most = _LONGEST_SOCKET - len("/tmp/.ts.sock.9999")
+    length = len(os.fsencode(instance.directory.resolve()))
+    if length > most:
+        raise StartupError(
+            f"{instance.directory}: expected a folder whose path has at most {most} bytes, because TorchServe makes"
+            f" sockets in it, got {length}; name another one with --directory"
+        )
 
 
 def _refuse_second(instance: Instance) -> None:
