@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_is_named(instance, store, name):
 
 @pytest.mark.parametrize("begin", [start, check])
 def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path, store, begin):
-    with pytest.raises(StartupError, match="a folder whose path has at most 89 bytes.* --directory"):
+    with pytest.raises(StartupError, match=r"a folder whose path has at most 89 bytes.* --directory"):
         begin(Instance(tmp_path / ("x" * 89)), options(store))
 
 

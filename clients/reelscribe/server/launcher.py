@@ -86,8 +86,8 @@ _USER_IN_URL = re.compile(r"//[^/]*@")
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
 """Names of secrets, which are not passed even if they match a pattern in `_PASSED`."""
 
-_LONGEST_SOCKET = 107
-"""Most bytes of the path of a Unix socket."""
+_LONGEST_PATH = 107 - len(os.path.join("", "tmp", ".ts.sock.9999")) - 1
+"""Most bytes of the path of a directory, as a Unix socket has at most 107, and those of workers are in its `tmp`."""
 
 _log = logging.getLogger(__name__)
 
@@ -264,11 +264,10 @@ def _read_identity(options: StartOptions) -> tls.Identity | None:
 
 def _check_path(instance: Instance) -> None:
     """Raise StartupError if TorchServe could make no sockets in a directory: its workers would die without a word."""
-    most = _LONGEST_SOCKET - len("/tmp/.ts.sock.9999")
     length = len(os.fsencode(instance.directory.resolve()))
-    if length > most:
+    if length > _LONGEST_PATH:
         raise StartupError(
-            f"{instance.directory}: expected a folder whose path has at most {most} bytes, because TorchServe makes"
+            f"{instance.directory}: expected a folder whose path has at most {_LONGEST_PATH} bytes, because TorchServe makes"
             f" sockets in it, got {length}; name another one with --directory"
         )
 
