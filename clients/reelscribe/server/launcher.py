@@ -267,8 +267,8 @@ def _check_path(instance: Instance) -> None:
     length = len(os.fsencode(instance.directory.resolve()))
     if length > _LONGEST_PATH:
         raise StartupError(
-            f"{instance.directory}: expected a folder whose path has at most {_LONGEST_PATH} bytes, because TorchServe makes"
-            f" sockets in it, got {length}; name another one with --directory"
+            f"{instance.directory}: expected a folder whose path has at most {_LONGEST_PATH} bytes, because TorchServe"
+            f" makes sockets in it, got {length}; name another one with --directory"
         )
 
 
