@@ -137,7 +137,7 @@ class SpeechError(RequestError):
 
 
 class PromptError(RequestError):
-    """The prompt of a clip cannot be used."""
+    """A prompt cannot be used: that of a clip, or an initial prompt and hot words."""
 
     http_status = 422
 

@@ -61,7 +61,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
 
 
 def test_a_vocabulary_is_given_as_it_is_or_in_files(started, tmp_path):
-    (tmp_path / "names.txt").write_text("Zürich\nUster\n")
+    (tmp_path / "names.txt").write_text("Zürich\nUster\n", encoding="utf-8-sig")
     words = ["transcribe", "a.mp4", "-o", "out", "--hotwords", f"@{tmp_path}/names.txt", "--initial-prompt", "So."]
     result = CliRunner().invoke(app, [*words, "--beams", "5"])
     assert result.exit_code == 0, result.output

@@ -18,7 +18,7 @@ CALL = spoken_by(
 
 
 def exported(folder, *formats, records=(CALL,), names="", **options):
-    (folder / "speakers.toml").write_text(names)
+    (folder / "speakers.toml").write_text(names, encoding="utf-8-sig")
     export(annotations(folder, records), folder / "out", formats, CueRules(**options))
     return folder / "out"
 

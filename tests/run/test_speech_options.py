@@ -59,7 +59,7 @@ async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("hotwords", ["", " ,\n"])
+@pytest.mark.parametrize("hotwords", ["", " ,\n", "\t", ",\r\n"])
 def test_hot_words_that_are_none_are_refused(hotwords):
     with pytest.raises(UsageError, match="hot words: expected a text that is not empty"):
         SpeechOptions(TranscriptionOptions(hotwords=hotwords)).check(replace(SPEECH, prompt_tokens=223))

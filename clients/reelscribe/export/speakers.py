@@ -113,7 +113,7 @@ def read_speaker_names(folder: Path) -> SpeakerNames:
     """
     path = folder / NAME
     try:
-        value = tomllib.loads(path.read_text(encoding="utf-8"))
+        value = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows write a mark first
     except FileNotFoundError:
         return SpeakerNames({}, {})
     except (OSError, ValueError, RecursionError) as error:

@@ -258,7 +258,7 @@ def text_of(option: str, value: str) -> str:
     if not value.startswith("@"):
         return value
     try:
-        return Path(value[1:]).read_text(encoding="utf-8").strip()
+        return Path(value[1:]).read_text(encoding="utf-8-sig").strip()  # editors of Windows write a mark first
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{option}: expected a text file after the @, got {value[1:]}: {error}") from None
 

@@ -171,7 +171,7 @@ class SpeechOptions(Options):
         for name, text in given.items():
             if text is not None and description.prompt_tokens == 0:
                 raise UsageError(f"{name}: {description.name} takes none; leave them out, or use a Whisper")
-            if text is not None and not text.strip(" ,\n"):
+            if text is not None and not text.strip(", \r\n\t"):
                 raise UsageError(f"{name}: expected a text that is not empty, got {text!r}; leave them out")
         if not 1 <= asked.beams <= description.beams:
             raise UsageError(
