@@ -254,7 +254,7 @@ def _options_in(headers: Headers) -> dict[str, Any]:
     if "word_times" in options:
         options["word_times"] = {"true": True, "false": False}.get(options["word_times"], options["word_times"])
     if options.get("beams", "").isdecimal():
-        options["beams"] = int(options["beams"][:9])
+        options["beams"] = int(options["beams"].lstrip("0")[:9] or 0)
     return options
 
 

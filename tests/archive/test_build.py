@@ -129,7 +129,7 @@ def test_workers_are_given_to_gpus(monkeypatch, tmp_path, demo_model, options, w
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (None, "no such file; build archives in the project's own folder"),
+        (None, "no such file; expected the settings of a handler"),
         ("handler: {", "expected YAML that can be read"),
         ("handler: \ud800", "expected YAML that can be read"),
         ("", "expected settings, and `handler:`"),

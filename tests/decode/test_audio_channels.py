@@ -116,6 +116,13 @@ def test_a_recording_that_changes_its_number_of_channels_is_read_up_to_there(tmp
     assert 2 * 5.5 * RATE < len(joined.samples) < 2 * 6.5 * RATE
 
 
+def test_voices_beside_a_loud_tone_that_both_channels_have_repeat_nothing(tmp_path):
+    voices = np.stack([tone(440, 3, level=0.01), tone(1000, 3, level=0.01)])
+    voices[:, : RATE // 2] += tone(700, 0.5, level=0.9)
+    write(tmp_path / "two.wav", voices, layout="stereo")
+    assert [chunk.repeated for chunk in separate(tmp_path / "two.wav").chunks] == [False, False]
+
+
 def test_a_channel_with_a_quieter_voice_of_its_own_repeats_nothing(tmp_path):
     music = tone(440, 3)
     with_voice = music.copy()

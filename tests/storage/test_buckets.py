@@ -284,17 +284,17 @@ def test_an_object_is_written_where_nothing_is_and_replaces_only_what_was_there(
     first = store.write(address, io.BytesIO(content), None)
     there = store.info(address)
     assert (there.size, there.version) == (size, first)
-    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+    with pytest.raises(SourceChanged, match="was put there meanwhile"):
         store.write(address, io.BytesIO(content[1:]), None)
     second = store.write(address, io.BytesIO(content[1:]), there)
-    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+    with pytest.raises(SourceChanged, match="was put there meanwhile"):
         store.write(address, io.BytesIO(content[2:]), there)
     assert store.info(address) == there._replace(size=size - 1, version=second, modified=store.info(address).modified)
     store.write(address, io.BytesIO(b""), there._replace(version=""))
     assert store.info(address).size == 0
     there = store.info(address)
     store.delete(address)
-    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+    with pytest.raises(SourceChanged, match="was put there meanwhile"):
         store.write(address, io.BytesIO(content), there)
 
 

@@ -101,7 +101,7 @@ def test_a_large_object_is_sent_in_parts_and_replaces_only_what_was_there(store,
     address, content = "s3://bucket/large", bytes(11 * 2**20)
     first = store.write(address, io.BytesIO(content), None)
     assert first == store.info(address).version
-    with pytest.raises(SourceChanged, match="something else was put there in the meantime"):
+    with pytest.raises(SourceChanged, match="was put there meanwhile"):
         store.write(address, io.BytesIO(content[1:]), None)
     store.write(address, io.BytesIO(content[1:]), StoredObject(address, 0, first))
     assert store.info(address).size == len(content) - 1

@@ -152,7 +152,7 @@ def build(
         engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
         dtype: Name of a dtype, or "auto"; by default that in the YAML.
         handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings; by default `handlers` in the
-            current folder, or else in the package.
+            current folder if it has this kind, or else in the package.
 
     Returns:
         The archive's path: `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`.
@@ -170,7 +170,7 @@ def build(
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
     if stages == 2 and kind not in _TWO_STAGE_ARCHITECTURES:
         raise UsageError(f"stages: expected 1 for a {kind} handler, whose models run on one GPU, got 2")
-    handlers = handlers or default_handlers()
+    handlers = handlers or default_handlers(kind)
     settings = _settings(handlers, kind, gpus, stages)
     engine = engine or settings["handler"].get("engine", TORCH)
     dtype = dtype or settings["handler"].get("dtype", "auto")
@@ -255,7 +255,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; build archives in the project's own folder") from None
+        raise UsageError(f"{path}: no such file; expected the settings of a handler") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: expected YAML that can be read: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):

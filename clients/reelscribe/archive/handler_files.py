@@ -28,11 +28,15 @@ _SUPPLIED = Path(__file__).with_name("handlers")
 """The folder of the handlers in an installed package; in a clone, they are at its root."""
 
 
-def default_handlers() -> Path:
-    """Return the folder `handlers` in the current folder, or, if there is none, that of the package."""
+def default_handlers(kind: str) -> Path:
+    """Return the folder `handlers` in the current folder if it has this kind of handler, or else that of the package.
+
+    Args:
+        kind: The kind of handler.
+    """
     own = Path("handlers")
     supplied = _SUPPLIED if _SUPPLIED.is_dir() else Path(__file__).parents[3] / own
-    return own if own.is_dir() else supplied
+    return own if (own / f"{kind}.yaml").is_file() else supplied
 
 
 def imported_files(script: Path, handlers: Path) -> list[Path]:

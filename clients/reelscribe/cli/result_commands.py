@@ -158,7 +158,7 @@ def report_beside(done: export_beside.Beside, *, quiet: bool = False) -> None:
     if done.unwritable:
         sources = count(done.unwritable, "source")
         lines.append(f"wrote nothing beside {sources} on web servers or in archives, which take no files")
-    for line in [] if quiet else lines:
+    for line in [] if quiet else [*lines, *done.unused_names]:
         typer.echo(printable(line))
     for line in done.failures:
         typer.echo(f"reelscribe: {printable(line)}", err=True)

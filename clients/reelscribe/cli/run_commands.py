@@ -250,9 +250,11 @@ def run_command(
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import check_formats
+    from reelscribe.export.speakers import read_speaker_names
 
     check_formats(options.formats or [])
     _ = options.place  # is checked before anything is asked
+    read_speaker_names(options.folder)  # what is wrong with it is said before hours of work
     beside = beside_formats(options.beside, options.overwrite)
     rules = subtitles.rules(cues or "auto")
     cluster.check()

@@ -136,7 +136,7 @@ def transcribing(
         options: Language, task, word times, vocabulary and beams; None for the model's own settings.
     """
     plain = None
-    if options and options.previous_text:
+    if options and (options.initial_prompt is not None or options.hotwords is not None):
         without = replace(options, initial_prompt=None, hotwords=None)
         plain = transcribing(description, sample_rate, without)
     settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}

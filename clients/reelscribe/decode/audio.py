@@ -48,7 +48,7 @@ MAX_CHANNELS = 8
 
 REPEATED_DB = -20.0
 """Level of the difference between two channels up to which they are the same, in dB of the louder of them. Of one voice
-on both channels, AAC makes two that differ by -24 dB, and Opus, MP3 and AC-3 by less than -50 dB."""
+on both channels, AAC makes two that differ by up to -24 dB, and Opus, MP3 and AC-3 by less."""
 
 _SILENCE_WINDOW_SECONDS = 0.03
 _FULL_SCALE = 32768
@@ -400,7 +400,7 @@ def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILE
     if not len(samples):
         return True
     window = _loudness_window(samples, sample_rate)
-    return _loudest(samples, sample_rate) < (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
+    return int(_energies(samples, sample_rate).max()) < (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
 
 
 def is_repeated(samples: SampleArray, other: SampleArray, sample_rate: int) -> bool:
@@ -412,24 +412,25 @@ def is_repeated(samples: SampleArray, other: SampleArray, sample_rate: int) -> b
         sample_rate: Sample rate of both, in Hz.
 
     Returns:
-        Whether they are equally long, and no window of 30 ms of their difference is louder than REPEATED_DB below the
-        loudest one of both.
+        Whether they are equally long, and their difference is at most REPEATED_DB, where it is loudest in a window of
+        30 ms. What both have in common elsewhere, such as a loud tone, tells nothing about who speaks there.
     """
     if len(samples) != len(other):
         return False
-    difference = samples.astype(np.int32) - other
-    louder = max(_loudest(samples, sample_rate), _loudest(other, sample_rate))
-    return _loudest(difference, sample_rate) <= louder * 10 ** (REPEATED_DB / 10)
+    difference = _energies(samples.astype(np.int32) - other, sample_rate)
+    loudest = int(difference.argmax())
+    louder = max(_energies(each, sample_rate)[loudest] for each in (samples, other))
+    return bool(difference[loudest] <= louder * 10 ** (REPEATED_DB / 10))
 
 
 def _loudness_window(samples: NDArray[np.integer[Any]], sample_rate: int) -> int:
     return min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
 
 
-def _loudest(samples: NDArray[np.integer[Any]], sample_rate: int) -> int:
-    """Return the energy of the loudest window of samples, which are not empty."""
+def _energies(samples: NDArray[np.integer[Any]], sample_rate: int) -> NDArray[Any]:
+    """Return the energy of each window of samples, which are not empty."""
     window, hop = _loudness_window(samples, sample_rate), max(1, sample_rate // HOPS_PER_SECOND)
-    return int(window_energies(samples, window, hop).max())
+    return window_energies(samples, window, hop)
 
 
 def check_vad(sample_rate: int) -> None:

@@ -68,6 +68,8 @@ class Beside:
     """Those that somebody else has made or changed, and that stay."""
     unwritable: int = 0
     """Number of the sources on web servers and in archives, which cannot be written to."""
+    unused_names: list[str] = field(default_factory=list)
+    """A line for each name in `speakers.toml` that is of nothing."""
     failures: list[str] = field(default_factory=list)
     """A line for each file that could not be written."""
 
@@ -119,7 +121,7 @@ def write_beside(
         What has become of the files.
 
     Raises:
-        UsageError: A line is not a record, a package is not installed, or `speakers.toml` names what no record has.
+        UsageError: A line is not a record, a package is not installed, or `speakers.toml` is not as it should be.
         OutputError: The output folder cannot remember what is written.
     """
     done = Beside()
@@ -144,7 +146,7 @@ def write_beside(
             del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         for name, outcome in waiting:
             done.add(name, outcome)
-    speakers.check_used()
+    done.unused_names = speakers.unused()
     return done
 
 

@@ -131,7 +131,7 @@ def export(
 
     Raises:
         UsageError: A format is unknown, a library is missing, no record has the annotations that `cues` names,
-            a line is not a record, `speakers.toml` names what no record has, or a file cannot be read or written.
+            a line is not a record, `speakers.toml` is not as it should be, or a file cannot be read or written.
     """
     check_formats(formats)
     _check_file(annotations)
@@ -139,7 +139,10 @@ def export(
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
     site = site or SiteOptions(annotations.parent)
     if kinds & {_SourceFormat, _TableFormat}:
-        _export_each(annotations, folder, formats, cues, tell, read_speaker_names(site.run))
+        names = read_speaker_names(site.run)
+        _export_each(annotations, folder, formats, cues, tell, names)
+        for line in names.unused():
+            tell(line)
     for name, each in _FORMATS.items():
         if name in formats and isinstance(each, _WholeFormat):
             each.writer(folder, annotations, site, tell)
@@ -204,7 +207,6 @@ def _export_each(
         for name in needed:
             if name not in found:
                 raise _missing(annotations, name)
-        names.check_used()
     older = [str(path) for name in tables if (path := folder.path / f"{name}.parquet").exists()]
     if older and "parquet" in formats:
         tell(

@@ -257,8 +257,9 @@ def _full_cue(pieces: Sequence[Piece], ends: Sequence[int], start: int, rules: C
     """Return the piece before which a cue has to end that begins with a piece."""
     stop = start
     for _ in range(rules.max_lines):
-        if stop < len(pieces):
-            stop = _full_line(pieces, ends, stop, rules.max_line_chars)
+        if stop == len(pieces):
+            break
+        stop = _full_line(pieces, ends, stop, rules.max_line_chars)
     return stop
 
 

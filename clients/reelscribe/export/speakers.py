@@ -80,26 +80,22 @@ class SpeakerNames:
         named = [replace(each, speaker=each.speaker and names[each.speaker]) for each in utterances]
         return replace(source, transcript=replace(source.transcript, utterances=named))
 
-    def check_used(self) -> None:
-        """Check, once all sources have been named, that each name is that of something.
-
-        Raises:
-            UsageError: There is no such source, or no such speaker.
-        """
+    def unused(self) -> list[str]:
+        """Return a line for each name that is of nothing, once all sources have been named."""
+        lines = []
         for path, names in self._of_sources.items():
             if path not in self._found_in:
-                raise UsageError(
-                    f"{self._file}: expected sources with a transcript, named as their records do, got {path!r}"
-                )
-            self._check_known(names, self._found_in[path], f" of {path}")
-        self._check_known(self._everywhere, self._found, "")
+                lines.append(f"{self._file}: no source with a transcript has the path {path!r} in its record")
+            else:
+                lines += self._unknown(names, self._found_in[path], f" of {path}")
+        return lines + self._unknown(self._everywhere, self._found, "")
 
-    def _check_known(self, names: _Names, found: set[str], where: str) -> None:
-        if unknown := sorted(names.keys() - found):
-            known = ", ".join(map(repr, sorted(found))) or "no speakers"
-            raise UsageError(
-                f"{self._file}: expected speakers{where} that the records have, got {unknown[0]!r}; they have {known}"
-            )
+    def _unknown(self, names: _Names, found: set[str], where: str) -> list[str]:
+        known = ", ".join(map(repr, sorted(found))) or "no speakers"
+        return [
+            f"{self._file}: no record has the speaker {name!r}{where}; they have {known}"
+            for name in sorted(names.keys() - found)
+        ]
 
 
 def read_speaker_names(folder: Path) -> SpeakerNames:

@@ -320,7 +320,9 @@ def _times(start: float, end: float) -> tuple[float, float]:
 
 
 class AudioTimeline:
-    """Puts the results of successive batches in the order of time; adjacent silences of a speaker become one.
+    """Puts the results of successive batches in the order of time.
+
+    Adjacent silences of a speaker become one, unless others speak meanwhile.
 
     Batches have the chunks of all speakers in the order in which they start. So what begins before a chunk is complete,
     except a silence, which may continue. Once something has to be returned that begins later, it does not any more.

@@ -139,7 +139,11 @@ def check_address(address: str) -> None:
             " credentials in the environment"
         )
     try:
-        host = urlsplit(address).hostname and urlsplit(address).port != 0 if is_web_address(address) else place
+        host = (
+            urlsplit(address).hostname and urlsplit(address).port != 0
+            if is_web_address(address)
+            else place[:1].isalnum()
+        )
     except ValueError:
         host = ""
     if not host:

@@ -136,6 +136,8 @@ def _open(options: dict[str, Any]) -> tuple[BlobServiceClient, bool]:
     account, endpoint = os.environ.get("AZURE_STORAGE_ACCOUNT"), os.environ.get("AZURE_STORAGE_SERVICE_ENDPOINT")
     if not account:
         raise ValueError("AZURE_STORAGE_ACCOUNT names no storage account")
+    if not re.fullmatch("[a-z0-9]{3,24}", account):  # it becomes part of the host that is sent the user's credentials
+        raise ValueError("AZURE_STORAGE_ACCOUNT is not the name of a storage account, 3 to 24 letters and digits")
     credential = _credential(account)
     url = endpoint or f"https://{account}.blob.core.windows.net"
     return BlobServiceClient(url, credential=credential, **options), credential is None

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _MOST_EMPTY_PAGES = 1000
 """Number of pages of a list in a row that may have no object."""
 
-REPLACED = "something else was put there in the meantime; run the same command again"
+REPLACED = "something else, or what an earlier attempt sent, was put there meanwhile; run the same command again"
 CHANGED = "it was changed while it was being read; run the same command again"
 """What is said of an object that is not any more what it was when a run, or a request, began."""
 

@@ -270,7 +270,11 @@ class WindowTranscriber:
         decoded without them, too, and that decides. And after a list of words, it sometimes goes on with one of them
         for ever; such a window is what it is without them.
         """
-        loops = [result.has_loop(self._engine.tokens.first_timestamp) for result in results]
+        first_timestamp = self._engine.tokens.first_timestamp
+        loops = [  # only where it matters, as it takes milliseconds
+            bool(window.options.previous_text) and result.has_loop(first_timestamp)
+            for window, result in zip(windows, results, strict=True)
+        ]
         doubtful = [
             i
             for i, (window, result, loop) in enumerate(zip(windows, results, loops, strict=True))

@@ -78,7 +78,7 @@ def words_between(utterances: Sequence[Utterance], start: float, end: float) -> 
         if words := _words_between(utterance, start, end):
             if utterance.speaker != speaker:
                 speaker = utterance.speaker
-                said.append(f"{speaker}:")
+                said += [f"{speaker}:"] if speaker else []
             said.append(words)
     return " ".join(said)
 

@@ -57,7 +57,7 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
         tell: Called with a line that says what was done.
 
     Raises:
-        UsageError: A line is not a record, `speakers.toml` names what no record has, or a file cannot be read or
+        UsageError: A line is not a record, `speakers.toml` is not as it should be, or a file cannot be read or
             written.
     """
     models = read_models(annotations)
@@ -69,10 +69,10 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
         for row, record in read_lines(annotations, partial(_parsed, models=models)):
             pages.write(row, record, names)
             del record  # it may take hundreds of megabytes, so that it must not stay while the next one is read
-        names.check_used()
         index.finish()
         pages.finish()
-    tell(pages.summary())
+    for line in (pages.summary(), *names.unused()):
+        tell(line)
 
 
 def _parsed(line: bytes, models: Mapping[str, Any]) -> tuple[SourceRow, SavedRecord]:
