@@ -188,7 +188,7 @@ def test_what_is_put_there_in_the_meantime_stays(films, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", write_slowly)
     (line,) = beside(films, [speech(films / "film.mp4")], ["srt"]).failures
-    assert "was put there meanwhile" in line
+    assert "something else was put there" in line
     assert (films / "film.en.srt").read_text() == "mine"
     assert names(films) == {"film.en.srt"}
 

@@ -118,7 +118,7 @@ def test_a_store_without_conditions_is_asked_before_it_is_written_to(store, buck
     bucket.fault_of_writes = refuse_conditions
     first = store.write("s3://bucket/new", io.BytesIO(b"first"), None)
     for replaced in (None, StoredObject("s3://bucket/new", 0, '"other"')):
-        with pytest.raises(SourceChanged, match="something else was put there"):
+        with pytest.raises(SourceChanged, match="was put there meanwhile"):
             store.write("s3://bucket/new", io.BytesIO(b"second"), replaced)
     store.write("s3://bucket/new", io.BytesIO(b"second"), StoredObject("s3://bucket/new", 0, first))
     store.delete("s3://bucket/new")
