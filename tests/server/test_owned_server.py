@@ -65,10 +65,9 @@ def mar(tmp_path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch) -> Path:
+def temporary(tmp_path_factory, monkeypatch) -> Path:
     """The folder for temporary files, in which nothing may be left."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("t")  # a short name, as servers make sockets there
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     return folder
 

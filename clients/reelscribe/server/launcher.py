@@ -268,7 +268,8 @@ def _check_path(instance: Instance) -> None:
     if length > _LONGEST_PATH:
         raise StartupError(
             f"{instance.directory}: expected a folder whose path has at most {_LONGEST_PATH} bytes, because TorchServe"
-            f" makes sockets in it, got {length}; name another one with --directory"
+            f" makes sockets in it, got {length}; name a shorter one with --directory, or with TMPDIR where runs start"
+            " servers"
         )
 
 

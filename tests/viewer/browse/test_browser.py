@@ -132,7 +132,7 @@ def test_the_library_is_filtered_as_one_types_and_keeps_it_in_the_address(open_p
     expect(page.locator("#count")).to_contain_text("1 of 3 sources")
     expect(page.locator(".card .name")).to_have_text("old.avi")
     expect(field).to_be_focused()
-    assert page.url == f"{address}?q=OLD.A"
+    expect(page).to_have_url(f"{address}?q=OLD.A")
     field.press_sequentially("x")
     expect(page.locator("#nothing")).to_contain_text("No source fits")
     expect(open_page(address, "?q=old").locator(".card .name")).to_have_text("old.avi")
