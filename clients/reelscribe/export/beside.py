@@ -37,7 +37,7 @@ from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.cues import shown_language
 from reelscribe.export.formats import check_formats
 from reelscribe.export.speakers import read_speaker_names
-from reelscribe.export.subtitles import SubtitleFormat, subtitle_content
+from reelscribe.export.subtitles import SubtitleFormat, subtitle_text
 from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
@@ -156,8 +156,8 @@ def _contents(
     """Yield what the name of each file of a source ends in, and its content."""
     language = shown_language(source, cues.made_from)
     for name in _SUBTITLES:
-        if name in formats and (content := subtitle_content(name, source, cues)):
-            yield f".{language}.{name}" if language else f".{name}", content
+        if name in formats and (text := subtitle_text(name, source, cues)):
+            yield f".{language}.{name}" if language else f".{name}", text.encode(errors="backslashreplace")
     if "json" in formats:
         yield ".reelscribe.json", line
 

@@ -7,17 +7,15 @@ written all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment
 from reelscribe.export.annotations_reader import AnnotatedSource
 from reelscribe.export.cues import one_line, player_milliseconds
-from reelscribe.export.folder import ExportFolder, FileNames
 from reelscribe.results.escaping import escape_surrogates
 
-_FOLDER = "chapters"
 _SHORTEST_MS = 10_000  # video sites ignore lists with shorter chapters
 _LONGEST_TITLE = 100
 _OPENING = "Beginning"
@@ -68,29 +66,14 @@ def site_lines(chapters: Sequence[Chapter]) -> str:
     )
 
 
-_FILES = {".ffmetadata": ffmetadata, ".chapters.txt": site_lines}
-
-
-def chapter_writer(folder: ExportFolder, common_folder: str) -> Callable[[AnnotatedSource], None]:
-    """Return a function that writes the chapters of one source, if it has any.
+def chapter_texts(source: AnnotatedSource) -> list[str]:
+    """Return the chapters of a source for FFmpeg, and those for video sites; nothing if it has none.
 
     Args:
-        folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
-
-    Returns:
-        The function. It raises UsageError if a file cannot be written.
+        source: The annotations of the source.
     """
-    names = FileNames(common_folder, *_FILES)
-
-    def write(source: AnnotatedSource) -> None:
-        if chapters := chapters_of(source):
-            name = names.name_for(source.absolute_path)
-            for suffix, to_text in _FILES.items():
-                with folder.file(f"{_FOLDER}/{name}{suffix}") as partial:
-                    partial.write_text(to_text(chapters), encoding="utf-8")
-
-    return write
+    chapters = chapters_of(source)
+    return [ffmetadata(chapters), site_lines(chapters)] if chapters else []
 
 
 def _possible_segments(source: AnnotatedSource) -> Iterator[list[Segment]]:

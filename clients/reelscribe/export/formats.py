@@ -1,6 +1,6 @@
 """The formats of exports, and `export`, the entry of this package. docs/exports.md describes the files.
 
-`_FORMATS` lists the formats. To add one, write a function like `chapter_writer` (chapters.py) or a context manager like
+`_FORMATS` lists the formats. To add one, write a function like `rttm` (speakers.py) or a context manager like
 `csv_writer` (tables.py), and list it there. To add a column to the tables, list it in `tables.TABLES`.
 """
 
@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from reelscribe.errors import UsageError, brief, missing_package
-from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
-from reelscribe.export.chapters import chapter_writer
+from reelscribe.export.annotations_reader import (
+    AnnotatedSource,
+    annotated_source,
+    read_lines,
+    read_models,
+    source_path,
+)
+from reelscribe.export.chapters import chapter_texts
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
-from reelscribe.export.folder import ExportFolder, common_folder_of
-from reelscribe.export.plain_text import text_writer
-from reelscribe.export.speakers import SpeakerNames, read_speaker_names, rttm_writer
-from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_writer
+from reelscribe.export.folder import ExportFolder, FileNames, common_folder_of
+from reelscribe.export.plain_text import transcript_text
+from reelscribe.export.speakers import SpeakerNames, read_speaker_names, rttm
+from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_text
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
 from reelscribe.viewer.site import SiteOptions
@@ -42,13 +48,27 @@ class _Format:
 class _SourceFormat(_Format):
     """A format with files of its own for each source."""
 
-    writer: Callable[[ExportFolder, str, CueRules], WriteSource]
-    """Takes the folder of the export, the deepest folder that holds all sources, and the rules by which cues are made;
-    returns a function that writes the files of a source."""
+    suffixes: tuple[str, ...]
+    """The suffixes of the files of a source, with their dots."""
+    texts: Callable[[AnnotatedSource, CueRules], Sequence[str]]
+    """Returns the text of each file of a source, by the rules for cues; nothing if the source has no files."""
     has_cues: bool = False
     """True if the files show cues."""
     needs: Kind | Literal["speakers"] | None = None
     """What some record must have; None if the format is made of several kinds of annotations."""
+
+    def writer(self, name: str, folder: ExportFolder, common_folder: str, rules: CueRules) -> WriteSource:
+        """Return a function that writes the files of a source into the folder with the name of the format."""
+        names = FileNames(common_folder, *self.suffixes)
+
+        def write(source: AnnotatedSource) -> None:
+            if texts := self.texts(source, rules):
+                stem = f"{name}/{names.name_for(source.absolute_path)}"
+                for suffix, text in zip(self.suffixes, texts, strict=True):
+                    with folder.file(f"{stem}{suffix}") as partial_path:
+                        partial_path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+        return write
 
 
 @dataclass(frozen=True)
@@ -85,13 +105,20 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
             compressed.write(line)
 
 
+def _one_text(to_text: Callable[[AnnotatedSource, CueRules], str]) -> Callable[[AnnotatedSource, CueRules], list[str]]:
+    """Return a function for `_SourceFormat.texts` of a format that has one file for each source."""
+    return lambda source, rules: [text] if (text := to_text(source, rules)) else []
+
+
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
     **{
-        name: _SourceFormat(partial(subtitle_writer, name), has_cues=True, library="pysubs2", extra="client")
+        name: _SourceFormat(
+            (f".{name}",), _one_text(partial(subtitle_text, name)), has_cues=True, library="pysubs2", extra="client"
+        )
         for name in SUBTITLE_FORMATS
     },
-    "txt": _SourceFormat(text_writer, needs="transcript"),
-    "rttm": _SourceFormat(lambda folder, common_folder, cues: rttm_writer(folder, common_folder), needs="speakers"),
+    "txt": _SourceFormat((".txt",), _one_text(transcript_text), needs="transcript"),
+    "rttm": _SourceFormat((".rttm",), _one_text(lambda source, rules: rttm(source)), needs="speakers"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "jsonl.zst": _WholeFormat(
@@ -99,7 +126,7 @@ _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
         library="pyarrow",
         extra="parquet",
     ),
-    "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
+    "chapters": _SourceFormat((".ffmetadata", ".chapters.txt"), lambda source, rules: chapter_texts(source)),
     "html": _WholeFormat(_write_site, library="jinja2", extra="client"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
@@ -182,9 +209,9 @@ def _export_each(
 ) -> None:
     """Write the formats to which sources are added one after the other."""
     models = read_models(annotations)
-    chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
+    chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)}
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
-    writers = [each.writer(folder, common_folder, cues) for each in chosen]
+    writers = [each.writer(name, folder, common_folder, cues) for name, each in chosen.items()]
     table_formats = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)]
     tables: dict[TableName, list[WriteSource]] = {}
     with ExitStack() as stack:
@@ -200,8 +227,8 @@ def _export_each(
             for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
                 write(source)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        needed: list[str] = [each.needs for each in chosen if each.needs]
-        if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen):
+        needed: list[str] = [each.needs for each in chosen.values() if each.needs]
+        if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen.values()):
             needed.append(cues.made_from)
         found = {*tables, *(["speakers"] if names.any_found else [])}
         for name in needed:

@@ -5,19 +5,16 @@ A segment has a line of its own. An empty line, which begins a paragraph, is whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from reelscribe.contract.outcomes import Utterance
 from reelscribe.export.annotations_reader import AnnotatedSource
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.cues import one_line
-from reelscribe.export.folder import ExportFolder, FileNames
 
 PAUSE_SECONDS = 2.0
 """Shortest pause that begins a paragraph, in seconds; between sentences, people rarely pause for longer than one."""
-
-_FOLDER = "txt"
 
 
 def plain_text(utterances: Sequence[Utterance], *, speaker_names: bool = False) -> str:
@@ -41,22 +38,11 @@ def plain_text(utterances: Sequence[Utterance], *, speaker_names: bool = False) 
     return "".join(f"{line}\n" for line in lines)
 
 
-def text_writer(folder: ExportFolder, common_folder: str, rules: CueRules) -> Callable[[AnnotatedSource], None]:
-    """Return a function that writes the transcript of one source, if anybody speaks in it.
+def transcript_text(source: AnnotatedSource, rules: CueRules) -> str:
+    """Return what is said in a source as plain text; empty if nobody speaks.
 
     Args:
-        folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
+        source: The annotations of the source.
         rules: Whether the name of who speaks is before what they say.
-
-    Returns:
-        The function. It raises UsageError if the file cannot be written.
     """
-    names = FileNames(common_folder, f".{_FOLDER}")
-
-    def write(source: AnnotatedSource) -> None:
-        if source.transcript and (text := plain_text(source.transcript.utterances, speaker_names=rules.speaker_names)):
-            with folder.file(f"{_FOLDER}/{names.name_for(source.absolute_path)}.{_FOLDER}") as partial:
-                partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-    return write
+    return plain_text(source.transcript.utterances, speaker_names=rules.speaker_names) if source.transcript else ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,9 @@ from typing import Any
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotations_reader import AnnotatedSource
 from reelscribe.export.cues import one_line, player_milliseconds
-from reelscribe.export.folder import ExportFolder, FileNames
 
 NAME = "speakers.toml"
 """Name of the file with the names of speakers in an output folder."""
-
-_RTTM = "rttm"
 
 _Names = Mapping[str, str]
 
@@ -152,26 +149,6 @@ def rttm(source: AnnotatedSource) -> str:
             times = f"{start / 1000:.3f} {max(1, end - start) / 1000:.3f}"
             lines.append(f"SPEAKER {file} 1 {times} <NA> <NA> {_rttm_field(each.speaker)} <NA> <NA>\n")
     return "".join(lines)
-
-
-def rttm_writer(folder: ExportFolder, common_folder: str) -> Callable[[AnnotatedSource], None]:
-    """Return a function that writes who speaks when in one source, if anybody knows.
-
-    Args:
-        folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
-
-    Returns:
-        The function. It raises UsageError if the file cannot be written.
-    """
-    names = FileNames(common_folder, f".{_RTTM}")
-
-    def write(source: AnnotatedSource) -> None:
-        if text := rttm(source):
-            with folder.file(f"{_RTTM}/{names.name_for(source.absolute_path)}.{_RTTM}") as partial:
-                partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-    return write
 
 
 def _rttm_field(text: str) -> str:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from reelscribe.export.annotations_reader import AnnotatedSource
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.cues import Cue, cues_of
-from reelscribe.export.folder import ExportFolder, FileNames
 from reelscribe.export.line_breaks import Piece
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
 _NOT_YET_SPOKEN = "STYLE\n::cue(:future) {\n  color: #a0a0a0;\n}\n\n"
 
 
-def subtitle_content(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> bytes:
-    """Return the content of the file of subtitles of a source; empty if it has no cue.
+def subtitle_text(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> str:
+    """Return the text of the file of subtitles of a source; empty if it has no cue.
 
     Args:
         kind: The format.
@@ -49,31 +48,7 @@ def subtitle_content(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRu
     if kind == "vtt":  # which has a form for names that players can hide
         rules = replace(rules, speaker_names=False)
     cues = [cue._replace(end=min(cue.end, last)) for cue in cues_of(source, rules) if cue.start < last]
-    return to_text(cues).encode(errors="backslashreplace") if cues else b""
-
-
-def subtitle_writer(
-    kind: SubtitleFormat, folder: ExportFolder, common_folder: str, rules: CueRules
-) -> Callable[[AnnotatedSource], None]:
-    """Return a function that writes the subtitles of one source, if it has a cue.
-
-    Args:
-        kind: The format, which is also the name of the folder of the files.
-        folder: Folder of the export.
-        common_folder: Deepest folder that holds all sources, from `folder.common_folder_of`.
-        rules: What cues show, how much text at once, and for how long.
-
-    Returns:
-        The function. It raises UsageError if the file cannot be written.
-    """
-    names = FileNames(common_folder, f".{kind}")
-
-    def write(source: AnnotatedSource) -> None:
-        if content := subtitle_content(kind, source, rules):
-            with folder.file(f"{kind}/{names.name_for(source.absolute_path)}.{kind}") as partial:
-                partial.write_bytes(content)
-
-    return write
+    return to_text(cues) if cues else ""
 
 
 def _webvtt(cues: Sequence[Cue]) -> str:
