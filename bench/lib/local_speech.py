@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from reelscribe import wire
 from reelscribe.contract.descriptions import SpeechDescription
@@ -18,6 +21,17 @@ from reelscribe.run.tracks.transcripts import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.speech_model import SpeechSettings
 from worker.request_batch import Unread
+
+
+def compute_on_one_thread() -> None:
+    """Let this process, and what it loads, compute on one thread and be silent; starts the command again if needed."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        # numpy reads this variable when it is loaded, and faster-whisper computes its spectrograms with numpy.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
+    torch.set_num_threads(1)
+    # The pipeline warns of arguments that it passes to itself.
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
 
 
 class LocalSpeech:

@@ -17,9 +17,7 @@ It runs on one thread in float32 with CTranslate2; `--engine torch` takes the ot
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -28,11 +26,9 @@ from typing import NamedTuple
 
 import jiwer
 import numpy as np
-import torch
-import transformers
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.local_speech import LocalSpeech
+from lib.local_speech import LocalSpeech, compute_on_one_thread
 from lib.real_recordings import KINDS, read_samples, read_texts, spoken_sentences, words_of
 from lib.report import Report, publish
 from reelscribe.contract.speech import SampleArray, TranscriptionOptions
@@ -149,12 +145,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     add_json_option(parser)
     options = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        # numpy reads this variable when it is loaded.
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
-    torch.set_num_threads(1)
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()
+    compute_on_one_thread()
     model = options.folder / "whisper-tiny.en"
     with tempfile.TemporaryDirectory() as directory:
         settings = {"engine": options.engine, "device_batch": 8}

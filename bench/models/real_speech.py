@@ -27,8 +27,6 @@ torch and without fallback.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,12 +35,10 @@ from typing import Any
 
 import faster_whisper
 import numpy as np
-import torch
-import transformers
 import yaml
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.local_speech import LocalSpeech
+from lib.local_speech import LocalSpeech, compute_on_one_thread
 from lib.real_recordings import KINDS, announcements, read_samples, read_texts, recording, words_of, wrong_words
 from lib.recordings import Recording
 from lib.report import Report, Spread, publish
@@ -190,12 +186,7 @@ def main() -> None:
     parser.add_argument("--curve", action="store_true", help="measure the thresholds, too")
     add_json_option(parser)
     options = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        # numpy reads this variable when it is loaded, and faster-whisper computes its spectrograms with numpy.
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
-    torch.set_num_threads(1)
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()
+    compute_on_one_thread()
     recordings = {
         kind: recording(options.folder, kind, options.seconds, options.seed + k) for k, kind in enumerate(options.kinds)
     }

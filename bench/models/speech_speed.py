@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,11 +43,10 @@ import faster_whisper
 import jiwer
 import numpy as np
 import psutil
-import torch
 import transformers
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.local_speech import LocalSpeech
+from lib.local_speech import LocalSpeech, compute_on_one_thread
 from lib.real_recordings import sentences, words_of
 from lib.recordings import Recording, long_recordings
 from lib.report import Report, Spread, publish, take_turns
@@ -283,15 +281,9 @@ def main() -> None:
     parser.add_argument("--real", type=Path, metavar="FOLDER")
     add_json_option(parser)
     options = parser.parse_args()
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        # numpy reads this variable when it is loaded, and faster-whisper computes its spectrograms with numpy.
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
+    compute_on_one_thread()
     # Workers would import handlers/ instead of their archives, and look for converted weights there.
     os.environ.pop("PYTHONPATH", None)
-    torch.set_num_threads(1)
-    # The pipeline warns of arguments that it passes to itself.
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     if options.real:
         checkpoint = options.real.resolve() / "whisper-tiny.en"
         recordings = [sentences(options.real, REAL_SECONDS, SEED + k) for k in range(options.recordings)]

@@ -22,7 +22,7 @@ import numpy as np
 import soxr
 
 from reelscribe import wire
-from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
+from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions, has_words
 from reelscribe.errors import CallFull, LimitExceeded, PromptError, SpeechError, brief, kind_of
 from transcripts.speech_model import Chunk, Samples, join_texts
 from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
@@ -211,7 +211,7 @@ class AudioReader:
             raise SpeechError(f"beams: expected 1 to {model.beams}, the most of this model, got {brief(checked.beams)}")
         for name in ("initial_prompt", "hotwords"):
             text = getattr(checked, name)
-            if text is not None and (not isinstance(text, str) or not text.strip(", \r\n\t")):
+            if text is not None and (not isinstance(text, str) or not has_words(text)):
                 raise PromptError(f"{name}: expected a text that is not empty, got {kind_of(text)}")
         if checked.previous_text:
             model.check_previous_text(checked.previous_text)

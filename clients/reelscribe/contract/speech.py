@@ -71,6 +71,15 @@ class TranscriptionOptions:
         return f"{', '.join(filter(None, words))} {(self.initial_prompt or '').strip()}".strip()
 
 
+def has_words(text: str) -> bool:
+    """Return whether a vocabulary has anything but commas and white space.
+
+    Args:
+        text: Hot words, or an initial prompt.
+    """
+    return bool(text.strip(", \r\n\t"))
+
+
 @dataclass(frozen=True)
 class Word:
     """A spoken word. Its times count from the start of the chunk; in an Utterance they are presentation times."""

@@ -13,7 +13,7 @@ from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import Section, Source
-from reelscribe.contract.speech import Channels, ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.contract.speech import Channels, ChunkTranscript, SampleArray, TranscriptionOptions, has_words
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch, ReadAudio
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
@@ -171,7 +171,7 @@ class SpeechOptions(Options):
         for name, text in given.items():
             if text is not None and description.prompt_tokens == 0:
                 raise UsageError(f"{name}: {description.name} takes none; leave them out, or use a Whisper")
-            if text is not None and not text.strip(", \r\n\t"):
+            if text is not None and not has_words(text):
                 raise UsageError(f"{name}: expected a text that is not empty, got {text!r}; leave them out")
         if not 1 <= asked.beams <= description.beams:
             raise UsageError(
