@@ -1,4 +1,8 @@
-"""Finds the only model of a kind on a server, so that nobody needs to name it."""
+"""Finds the only model of a kind on a server, so that nobody needs to name it.
+
+TorchServe lists its models at the management address alone. Where that is not known, the usual names are tried at the
+inference address: to guess the management port would send its key to whatever listens there.
+"""
 
 from __future__ import annotations
 
