@@ -114,7 +114,7 @@ def signature(name: str, function: griffe.Function, *, with_types: bool = True) 
     return f"{call}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
 
 
-def summary(value: griffe.Object) -> str:
+def summary(value: griffe.Object | griffe.Alias) -> str:
     """Return the first paragraph of a docstring.
 
     Args:
@@ -167,12 +167,9 @@ def lines_of_function(function: griffe.Function) -> Iterator[str]:
         yield f"\n```\n{signature(function.name, function)}\n```\n"
     yield f"\n{summary(function)}\n"
     yield from table(list(described(function)))
-    for kind, verb in (
-        (griffe.DocstringSectionKind.returns, "Returns"),
-        (griffe.DocstringSectionKind.yields, "Yields"),
-    ):
+    for kind in (griffe.DocstringSectionKind.returns, griffe.DocstringSectionKind.yields):
         if text := said(function, kind):
-            yield f"\n{verb}: {' '.join(text.split())}\n"
+            yield f"\n{kind.value.capitalize()}: {' '.join(text.split())}\n"
 
 
 def lines_of_class(name: str, value: griffe.Class, *, is_made_by_users: bool) -> Iterator[str]:
@@ -204,7 +201,7 @@ def lines_of_class(name: str, value: griffe.Class, *, is_made_by_users: bool) ->
 
 def lines() -> Iterator[str]:
     """Yield the lines of the page."""
-    options = {"returns_multiple_items": False, "returns_named_value": False}
+    options = griffe.GoogleOptions(returns_multiple_items=False, returns_named_value=False)
     package = griffe.load(
         "reelscribe",
         search_paths=[CLIENTS],
