@@ -97,7 +97,7 @@ def test_scores_that_a_ctc_model_does_not_have_are_left_out(directories):
 def test_a_vocabulary_is_refused(directories):
     model = load(directories["wav2vec2"])
     assert (model.prompt_tokens, model.beams) == (0, 1)
-    with pytest.raises(PromptError, match="expected none, as CTC models read no text; use a Whisper"):
+    with pytest.raises(PromptError, match="expected none, as Wav2Vec2ForCTC reads no text; use"):
         model.check_previous_text("Zürich")
 
 
