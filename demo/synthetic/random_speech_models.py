@@ -51,7 +51,8 @@ QWEN_AUDIO: dict[Size, dict[str, Any]] = {
              "num_mel_bins": 16, "downsample_hidden_size": 8, "output_dim": 48},
 }
 QWEN_TEXT: dict[Size, dict[str, Any]] = {
-    "full": {"vocab_size": 151_936},
+    "full": {"vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 65_536},
     "tiny": {"vocab_size": 280, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096},
 }
@@ -119,8 +120,8 @@ def qwen3_asr_config(size: Size, std: float = WEIGHT_STD) -> Qwen3ASRConfig:
     end = QWEN_TEXT[size]["vocab_size"]
     deviation = {"initializer_range": std}
     return Qwen3ASRConfig(
-        audio_config={**QWEN_AUDIO[size], **deviation},
-        text_config={**QWEN_TEXT[size], **deviation},
+        audio_config={"model_type": "qwen3_asr_encoder", **QWEN_AUDIO[size], **deviation},
+        text_config={"model_type": "qwen3", **QWEN_TEXT[size], **deviation, "tie_word_embeddings": True},
         audio_token_id=end - 1,
         eos_token_id=[end - 6, end - 4],
         pad_token_id=end - 4,
