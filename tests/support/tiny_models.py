@@ -39,6 +39,9 @@ from transformers import (
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from synthetic import random_speech_models
+
+CPU = torch.device("cpu")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEC]"]
 WORDS += ["a", "large", "small", "red", "green", "blue", "circle", "star"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -125,8 +128,7 @@ def save_wav2vec2(directory: Path, *, masked: bool) -> str:
     return str(directory)
 
 
-# Wider than LIVELY, or the conformer says the same whatever it hears.
-PARAKEET_ENCODER = {**SMALL, "initializer_range": 0.3, "subsampling_conv_channels": 8, "num_mel_bins": 80}
+PARAKEET_ENCODER = {**SMALL, **LIVELY, "subsampling_conv_channels": 8, "num_mel_bins": 80}
 
 
 def save_parakeet(directory: Path) -> str:
@@ -147,8 +149,9 @@ def parakeet_tokenizer(*special: str) -> ParakeetTokenizer:
     )
 
 
-def save_parakeet_tdt(directory: Path, seed: int = 6) -> str:
-    torch.manual_seed(seed)
+def save_parakeet_tdt(directory: Path) -> str:
+    """Save a Parakeet-TDT whose random weights have words, punctuation, and several tokens of the same frame."""
+    torch.manual_seed(69)
     tokenizer = parakeet_tokenizer(".", "<pad>", "<blank>")
     encoder = ParakeetEncoderConfig(**PARAKEET_ENCODER)
     config = ParakeetTDTConfig(
@@ -169,6 +172,16 @@ def save_parakeet_tdt(directory: Path, seed: int = 6) -> str:
     model.generation_config = GenerationConfig(**ids)
     model.save_pretrained(directory)
     ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer, decoder_type="tdt").save_pretrained(directory)
+    return str(directory)
+
+
+def save_canary(directory: Path) -> str:
+    random_speech_models.save_canary(random_speech_models.canary_config("tiny", std=0.3), directory, CPU)
+    return str(directory)
+
+
+def save_qwen3_asr(directory: Path) -> str:
+    random_speech_models.save_qwen3_asr(random_speech_models.qwen3_asr_config("tiny", std=0.3), directory, CPU)
     return str(directory)
 
 
