@@ -89,9 +89,9 @@ def test_a_chunk_is_one_segment_with_no_more_tokens_than_its_length_allows(direc
     counters = Counters()
     model = CLASSES[family](SpeechSettings(directories[family], tokens_per_second=2), CPU, counters)
     for chunk in chunks(language="en"):
-        before = counters.values().get("tokens", 0)
+        counters.take()
         (transcript,) = model.transcribe([chunk])
-        assert counters.values()["tokens"] - before <= 10 + np.ceil(2 * model.seconds(chunk))
+        assert counters.take().get("tokens", 0) <= 10 + np.ceil(2 * model.seconds(chunk))
         assert transcript.language == "en"
         spans = [(segment.start, segment.end, segment.text, segment.words) for segment in transcript.segments]
         assert spans == ([(0, round(model.seconds(chunk), 3), transcript.text, None)] if transcript.text else [])
@@ -110,7 +110,7 @@ def test_a_single_sample_and_the_longest_chunk_have_a_transcript(directories, fa
 
 @pytest.mark.parametrize(("family", "seconds"), [("canary", 90), ("qwen3asr", 120)])
 def test_chunks_without_room_in_the_model_are_refused(directories, family, seconds):
-    with pytest.raises(StartupError, match=f"expected chunks with room in the .* positions of .*, got {seconds}, for"):
+    with pytest.raises(StartupError, match=rf"expected chunks with room in the .* positions of .*, got {seconds}, for"):
         load(directories, family, chunk_seconds=seconds)
 
 
