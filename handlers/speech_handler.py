@@ -14,23 +14,32 @@ import torch
 from transformers import AutoConfig
 
 from reelscribe.contract.descriptions import SpeechDescription
-from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
+from reelscribe.contract.speech import SPEECH_ARCHITECTURES, ChunkTranscript, TranscriptionOptions
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage, StageFunction
 from transcripts.audio_requests import AudioLimits, AudioReader, SpeechOfFiles
+from transcripts.canary_model import CanaryModel
 from transcripts.ctc_model import CtcModel
+from transcripts.one_stage_model import OneStageModel
+from transcripts.qwen3_asr_model import Qwen3AsrModel
 from transcripts.speech_model import Chunk, SpeechModel, SpeechSettings
+from transcripts.tdt_model import TdtModel
 from transcripts.whisper.model import WhisperModel, load_whisper_decoder
 from worker.handler import LoadedModel, ModelHandler
 from worker.media_file import MediaFiles
 
 WHISPER = "WhisperForConditionalGeneration"
 
+ONE_STAGE_MODELS: dict[str, type[OneStageModel[Any]]] = {
+    model.model_class.__name__: model for model in (TdtModel, CanaryModel, Qwen3AsrModel)
+}
+"""The class for each architecture, besides Whisper and those with a CTC head."""
+
 
 class SpeechHandler(ModelHandler[SpeechSettings]):
-    """Transcribes audio with Whisper and with CTC models of transformers."""
+    """Transcribes audio with the speech models of transformers that `reelscribe.contract.speech` lists."""
 
     settings_class = SpeechSettings
 
@@ -64,7 +73,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             chunk_seconds=model.chunk_seconds,
             languages=model.languages,
             tasks=model.tasks,
-            language=model.languages[0] if len(model.languages) == 1 else settings.language,
+            language=model.language,
             word_times=model.word_times,
             prompt_tokens=model.prompt_tokens,
             beams=model.beams,
@@ -119,6 +128,7 @@ def load_speech_model(
     """
     architecture = _architecture(settings)
     model: SpeechModel
+    one_stage = CtcModel if architecture.endswith("ForCTC") else ONE_STAGE_MODELS.get(architecture)
     if architecture == WHISPER:
         model = WhisperModel(settings, device, counters, second_stage)
     elif settings.engine != "torch":
@@ -128,10 +138,11 @@ def load_speech_model(
         )
     elif second_stage is not None:
         raise _no_two_stages(settings, architecture)
-    elif architecture.endswith("ForCTC"):
-        model = CtcModel(settings, device, counters)
+    elif one_stage is not None:
+        model = one_stage(settings, device, counters)
     else:
-        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {architecture}")
+        known = ", ".join(SPEECH_ARCHITECTURES)
+        raise StartupError(f"model {settings.model}: expected {known} or a ...ForCTC, got {architecture}")
     # A model that cannot transcribe must not load, and no request should wait for lazy initialisation.
     silence = np.zeros(model.sample_rate, np.float32)
     model.transcribe([Chunk(silence, TranscriptionOptions(word_times=model.word_times))])

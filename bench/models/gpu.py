@@ -1,6 +1,7 @@
-"""How fast do BLIP-2, Whisper and Qwen3-VL-2B run on a GPU by the handlers' code, and what are its limits?
+"""How fast do BLIP-2, speech models and Qwen3-VL-2B run on a GPU by the handlers' code, and what are its limits?
 
-    scripts/bench gpu [--models blip2 whisper qwen3vl] [--variants bf16 fp16 ...] [--batches 8 16 32 64 128 256 512]
+    scripts/bench gpu [--models blip2 whisper qwen3vl parakeet canary qwen3asr] [--variants bf16 fp16 ...]
+                      [--batches 8 16 32 64 128 256 512]
                       [--caption-tokens 16] [--speech-tokens 100] [--clip-tokens 64] [--clip-frames 10]
                       [--clip-size 1920x1080] [--rounds 5] [--json FILE]
     scripts/bench gpu --device cpu --size tiny
@@ -18,7 +19,8 @@ downloaded. They generate exactly as many tokens as the options say, as random w
 the model's input size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with
 which random weights would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
 
-The models are BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B-Instruct.
+The models are BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B-Instruct; and, where --models names them,
+Parakeet-TDT-0.6b-v3, Canary-1b-v2 and Qwen3-ASR-1.7B, whose work is not counted and which have no static caches.
 
 Each variant is a loaded model of its own (BLIP-2: 8 GB; choose --variants for a small GPU). Every round runs all
 variants of a batch once:
@@ -60,10 +62,22 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.gpu.limits import Ceilings, measure_ceilings, seconds
-from lib.gpu.subjects import VARIANTS, DType, Loaded, Subject, Variant, blip2, qwen3_vl, whisper
+from lib.gpu.limits import Ceilings, Work, measure_ceilings, seconds, whisper_work
+from lib.gpu.subjects import (
+    PROMPT_TOKENS,
+    SPEECH,
+    VARIANTS,
+    DType,
+    Loaded,
+    Subject,
+    Variant,
+    blip2,
+    qwen3_vl,
+    speech,
+    whisper,
+)
 from lib.report import Report, Spread, publish, save, take_turns
-from synthetic.random_models import FULL_SIZES, parameters, whisper_encoder_parameters
+from synthetic.random_models import FULL_SIZES, parameters, whisper_config, whisper_encoder_parameters
 
 WARM_UP = 3
 """Runs before the measured ones."""
@@ -72,6 +86,7 @@ COUNTED = 32
 """Items of the batch whose operations are shown."""
 
 MODELS = ["blip2", "whisper", "qwen3vl"]
+"""The models that run by default."""
 
 CHECKED = 3
 """Items of the batch whose operations are compared with torch's counter."""
@@ -105,6 +120,8 @@ def measure(
     """The table of one model."""
     columns = ("device batch, variant", subject.unit, "ms", "idle", "of matrix rate", "of bandwidth", "of both")
     report = Report(subject.title, columns)
+    if subject.work is None:
+        variants = {name: variant for name, variant in variants.items() if not variant.static}
     with tempfile.TemporaryDirectory() as directory:
         subject.save(Path(directory), device)
         loaded = {name: subject.load(Path(directory), variant, device) for name, variant in variants.items()}
@@ -116,17 +133,25 @@ def measure(
             report.add(f"{items}, {name}", "does not fit", *[""] * (len(columns) - 2))
         spreads = take_turns(rounds, {name: partial(seconds, run, device) for name, run in runs.items()})
         for name, spent in spreads.items():
-            work, ceiling = subject.work(items), ceilings[variants[name].dtype]
             report.add(
                 f"{items}, {name}",
                 Spread(tuple(items * subject.per_item / value for value in spent.values)),
                 1000 * spent.median,
                 f"{1 - min(1, busy_seconds(runs[name], device) / spent.median):.0%}",
-                f"{sum(part.operations for part in work) / ceiling.operations / spent.median:.1%}",
-                f"{sum(part.bytes for part in work) / ceiling.bytes / spent.median:.1%}",
-                f"{ceiling.seconds(work) / spent.median:.1%}",
+                *_shares(subject.work(items), ceilings[variants[name].dtype], spent.median)
+                if subject.work
+                else [""] * 3,
             )
     return report
+
+
+def _shares(work: Sequence[Work], ceiling: Ceilings, spent: float) -> list[str]:
+    """The last three columns: shares of `spent` seconds."""
+    return [
+        f"{sum(part.operations for part in work) / ceiling.operations / spent:.1%}",
+        f"{sum(part.bytes for part in work) / ceiling.bytes / spent:.1%}",
+        f"{ceiling.seconds(work) / spent:.1%}",
+    ]
 
 
 def _fits(variant: Variant, loaded: Loaded, run: Callable[[], object]) -> bool:
@@ -139,7 +164,7 @@ def _fits(variant: Variant, loaded: Loaded, run: Callable[[], object]) -> bool:
         torch.cuda.empty_cache()
         return False
     # The variant ran with its settings. The type of the whole model is not checked: BLIP-2's Q-Former has another one.
-    assert str(loaded.model.get_output_embeddings().weight.dtype) == f"torch.{variant.dtype}", variant
+    assert str(next(loaded.generator.parameters()).dtype) == f"torch.{variant.dtype}", variant
     assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == variant.attention, variant
     assert hasattr(loaded.generator, "_previous_max_cache_length") == variant.static, variant
     assert bool(counters["stats"]["unique_graphs"]) == (variant.compile_mode is not None), variant
@@ -151,10 +176,12 @@ def check(subjects: Sequence[Subject], device: torch.device) -> Report:
     report = Report("Checks", ("figure", "expected", "counted"))
     for name, config, published in FULL_SIZES:
         report.add(f"parameters of {name}", f"{published:,}", f"{parameters(config):,}")
-    _, encode, *_ = whisper("full", 1).work(1)
+    _, encode, *_ = whisper_work(whisper_config("full"), 1, 1, PROMPT_TOKENS)
     weights = whisper_encoder_parameters() * 2
     report.add("bytes of Whisper's encoder over those of its weights", "1.00", f"{encode.bytes / weights:.2f}")
     for subject in subjects:
+        if subject.work is None:
+            continue
         with tempfile.TemporaryDirectory() as directory:
             subject.save(Path(directory), device)
             # Attention as plain multiplications, which torch counts, instead of one kernel.
@@ -168,11 +195,11 @@ def check(subjects: Sequence[Subject], device: torch.device) -> Report:
     return report
 
 
-def arithmetic(subject: Subject, ceiling: Ceilings, items: int) -> Report:
-    """The table of the operations and bytes of a batch."""
+def arithmetic(title: str, work: Sequence[Work], ceiling: Ceilings) -> Report:
+    """The table of the operations and bytes of a batch of COUNTED items."""
     columns = ("part", "10^12 operations", "GB", "ms by matrix rate", "ms by bandwidth", "operations of an item")
-    report = Report(f"{subject.title}: the work of a batch of {items}, in half precision", columns)
-    for part in subject.work(items):
+    report = Report(f"{title}: the work of a batch of {COUNTED}, in half precision", columns)
+    for part in work:
         times = (1000 * part.operations / ceiling.operations, 1000 * part.bytes / ceiling.bytes)
         report.add(part.name, part.operations / 1e12, part.bytes / 1e9, *times, part.formula)
     return report
@@ -183,7 +210,7 @@ def main() -> int:
     parser = command_parser(__doc__)
     parser.add_argument("--device", type=_device, default="cuda", help="cuda, cuda:NUMBER or cpu")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *SPEECH], default=MODELS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512])
     parser.add_argument("--caption-tokens", type=int, default=16)
@@ -204,6 +231,7 @@ def main() -> int:
         "whisper": lambda: whisper(options.size, options.speech_tokens),
         "qwen3vl": lambda: qwen3_vl(options.size, options.clip_tokens, options.clip_frames, *options.clip_size),
     }
+    makers |= {name: partial(speech, name, options.size, options.speech_tokens) for name in SPEECH}
     subjects = [makers[name]() for name in options.models]
     if options.check:
         table = check(subjects, device)
@@ -221,7 +249,7 @@ def main() -> int:
         tables.append(measure(subject, variants, ceilings, device, options.batches, options.rounds))
         print(f"\n{tables[-1]}", flush=True)
         save(tables, options.json)
-    works = [arithmetic(subject, first, COUNTED) for subject in subjects]
+    works = [arithmetic(subject.title, subject.work(COUNTED), first) for subject in subjects if subject.work]
     print("", *works, sep="\n\n")
     save([*tables, *works], options.json)
     return 0

@@ -61,7 +61,6 @@ from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from servers.torchserve import CONFIG, HANDLERS, SPEECH, Serving, serve
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.ctranslate2_conversion import convert
-from transcripts.whisper.transcriber import MIN_TOKENS
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)
@@ -122,7 +121,7 @@ def pipeline(checkpoint: Path, batch: int, *, timestamps: bool, overlap: bool = 
     rate = pipe.feature_extractor.sampling_rate
     # The handler's limit of tokens for a whole window.
     settings = SpeechSettings(str(checkpoint))
-    tokens = MIN_TOKENS + round(settings.tokens_per_second * pipe.feature_extractor.n_samples / rate)
+    tokens = settings.token_limit(pipe.feature_extractor.n_samples / rate)
     options: dict[str, Any] = {"max_new_tokens": tokens}
     if pipe.model.generation_config.is_multilingual:
         options |= {"language": "en", "task": "transcribe"}

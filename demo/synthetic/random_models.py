@@ -133,7 +133,7 @@ def qwen3_vl_config(size: Size) -> Qwen3VLConfig:
 
 def save_qwen3_vl(config: Any, folder: Path, device: torch.device) -> None:
     """Save a Qwen3-VL of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
-    _save(AutoModelForImageTextToText, config, folder, device)
+    random_model(AutoModelForImageTextToText, config, device).save_pretrained(folder)
     marks = ("<|im_start|>", "<|im_end|>", "<|vision_end|>", "<|vision_start|>", "<|video_pad|>", "<|image_pad|>")
     tokenizer = _word_tokenizer(config.text_config.vocab_size - len(marks))
     tokenizer.add_special_tokens({"extra_special_tokens": [*marks]})
@@ -151,7 +151,7 @@ def save_qwen3_vl(config: Any, folder: Path, device: torch.device) -> None:
 
 def save_blip2(config: Any, folder: Path, device: torch.device) -> None:
     """Save a BLIP-2 of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
-    _save(AutoModelForImageTextToText, config, folder, device)
+    random_model(AutoModelForImageTextToText, config, device).save_pretrained(folder)
     side = config.vision_config.image_size
     images, tokenizer = (
         BlipImageProcessorPil(size={"height": side, "width": side}),
@@ -162,7 +162,7 @@ def save_blip2(config: Any, folder: Path, device: torch.device) -> None:
 
 def save_whisper(config: Any, folder: Path, device: torch.device) -> None:
     """Save a Whisper of this configuration, its processor and tokenizer in bfloat16; `device` draws the weights."""
-    _save(AutoModelForSpeechSeq2Seq, config, folder, device)
+    random_model(AutoModelForSpeechSeq2Seq, config, device).save_pretrained(folder)
     tokenizer = _whisper_tokenizer(config.eos_token_id)  # the special tokens begin with it
     token_id = tokenizer.convert_tokens_to_ids
     GenerationConfig(
@@ -181,11 +181,11 @@ def save_whisper(config: Any, folder: Path, device: torch.device) -> None:
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
 
 
-def _save(family: Any, config: Any, folder: Path, device: torch.device) -> None:
+def random_model(family: Any, config: Any, device: torch.device) -> Any:
+    """Make a model of a family of transformers in bfloat16, whose weights `device` draws."""
     torch.manual_seed(0)
     with device:
-        model = family.from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
+        return family.from_config(config, dtype=torch.bfloat16)
 
 
 def _word_tokenizer(count: int) -> PreTrainedTokenizerFast:

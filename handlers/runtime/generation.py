@@ -1,4 +1,4 @@
-"""Generates the tokens of captions and descriptions, and tells how probable the model found them.
+"""Generates the tokens of captions, descriptions and transcripts, and tells how probable the model found them.
 
 The average log-probability of a caption includes the token that ends it, as in openai/whisper. With greedy search and
 sampling, it is recorded step by step, so that no logits of earlier steps are kept. Beam search computes it itself, and
@@ -7,6 +7,8 @@ keeps the scores of all steps for that.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,16 +19,24 @@ from runtime.second_stage import TensorTree
 
 
 def generate(
-    model: Any, options: dict[str, Any], inputs: TensorTree, *, config: Any = None, ends: list[int] | None = None
+    model: Any,
+    options: dict[str, Any],
+    inputs: TensorTree,
+    *,
+    config: Any = None,
+    ends: list[int] | None = None,
+    processors: Sequence[LogitsProcessor] = (),
 ) -> TensorTree:
     """Generate tokens with transformers.
 
     Args:
         model: A model of transformers that generates.
         options: Options of its `generate`.
-        inputs: Its other arguments, with a row for each frame or clip.
+        inputs: Its other arguments, with a row for each item.
         config: The settings that `generate` uses; by default those of `model`.
         ends: The IDs of the tokens that end a text; by default those of `options` or `config`.
+
+        processors: What changes the scores of the next token, without beams.
 
     Returns:
         {"tokens": a list of token IDs for each row, "avg_logprobs": the average log-probability of each text}.
@@ -41,11 +51,40 @@ def generate(
             tokens, averages = output.sequences, _beam_averages(output, 1.0 if penalty is None else penalty)
         else:
             recorder = _LogprobRecorder()
-            tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
+            tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([*processors, recorder]))
             averages = recorder.averages(tokens, ends)
         # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
         # stage (pipeline/stage_link.py).
         return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
+
+
+class LimitedTokens(LogitsProcessor):
+    """Ends each row of a search at its limit of tokens, so that no row depends on the limits of the others."""
+
+    def __init__(self, prompt_length: int, limits: list[int], end: int, device: torch.device) -> None:
+        """Take the limits.
+
+        Args:
+            prompt_length: Tokens before the text, in every row.
+            limits: The most tokens of each row.
+            end: The ID of the token that ends a text.
+            device: Where the search runs.
+        """
+        self._prompt_length, self._end = prompt_length, end
+        self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores; those of rows at their limit leave the end token alone."""
+        return self.limited(input_ids, scores)
+
+    def limited(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores; those of rows at their limit leave the end token alone."""
+        generated = input_ids.shape[1] - self._prompt_length
+        if generated >= self._shortest:
+            ended = self._limits <= generated
+            scores = scores.masked_fill(ended, -math.inf)
+            scores[:, self._end :][:, :1].masked_fill_(ended, 0)
+        return scores
 
 
 class _LogprobRecorder(LogitsProcessor):

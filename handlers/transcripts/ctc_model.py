@@ -6,43 +6,20 @@ The frames of a word's first and last token give its times.
 
 from __future__ import annotations
 
-import math
 from itertools import groupby
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCTC, AutoProcessor
+from transformers import AutoModelForCTC
 
-from reelscribe.contract.fields import round_confidence
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from reelscribe.errors import PromptError, StartupError
+from reelscribe.contract.speech import ChunkTranscript
+from reelscribe.errors import StartupError
 from runtime.metrics import Counters
-from runtime.model_settings import load_pretrained, revision_of
-from transcripts.speech_model import Chunk, Samples, SpeechSettings, round_seconds
-
-DEFAULT_CHUNK_SECONDS = 30.0
-"""Longest chunk in seconds: these models have no window, but their attention takes memory quadratic in the length."""
-
-MIN_SECONDS = 0.1
-"""Shorter chunks are padded to this many seconds, as the model needs enough samples for at least one frame."""
-
-_WORD_START = "▁"
-"""The character with which the first token of a word begins in vocabularies of SentencePiece."""
-
-
-class _Token(NamedTuple):
-    """The most probable token of consecutive frames."""
-
-    token_id: int
-    first: int
-    """Index of the first of these frames."""
-    stop: int
-    """Index of the frame after the last of them."""
-    probability: float
-    """Mean probability of the token in these frames."""
+from transcripts.one_stage_model import OneStageModel
+from transcripts.speech_model import Chunk, SpeechSettings
+from transcripts.timed_tokens import TimedToken, TokenJoiner
 
 
 class _Frames(NamedTuple):
@@ -52,21 +29,11 @@ class _Frames(NamedTuple):
     probabilities: list[float]
 
 
-class _SpokenWord(NamedTuple):
-    """A word, and the probabilities of its tokens."""
-
-    word: Word
-    probabilities: list[float]
-
-
-class CtcModel:
+class CtcModel(OneStageModel[list[TimedToken]]):
     """A loaded model with its processor, on one device. It implements `SpeechModel`, in one stage."""
 
-    languages: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ("transcribe",)
+    model_class = AutoModelForCTC
     word_times = True
-    prompt_tokens = 0
-    beams = 1
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the model.
@@ -79,100 +46,34 @@ class CtcModel:
         Raises:
             StartupError: The times of the model's frames are not known, or the settings name a language.
         """
-        self._counters = counters or Counters()
-        self._device = device
-        processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
-        self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
-        self.model = load_pretrained(AutoModelForCTC, settings, device)
-        self.revision = revision_of(settings, self.model)
-        self.dtype = str(self.model.dtype).removeprefix("torch.")
-        self.sample_rate: int = self._extractor.sampling_rate
-        self.chunk_seconds: float = settings.chunk_seconds or DEFAULT_CHUNK_SECONDS
-        self.generation = {"pause_seconds": settings.pause_seconds, "logprob_threshold": settings.logprob_threshold}
-        self._pause_seconds, self._logprob_threshold = settings.pause_seconds, settings.logprob_threshold
+        super().__init__(settings, device, counters)
+        self._joiner = TokenJoiner(self.tokenizer, self._samples_per_frame() / self.sample_rate, settings)
+        self.generation = self._joiner.generation
         self._blank: int = self.model.config.pad_token_id
-        self._word_delimiter: str | None = getattr(self._tokenizer, "word_delimiter_token", None)
-        self._frame_seconds = self._samples_per_frame() / self.sample_rate
-        if settings.language is not None:
-            raise StartupError(
-                f"YAML, handler, language: expected null, as {type(self.model).__name__} has a single language, got"
-                f" {settings.language}"
-            )
 
-    def check_previous_text(self, text: str) -> None:  # noqa: ARG002 - no text is accepted
-        """Raise PromptError: nothing in these models reads a text."""
-        raise PromptError("initial_prompt, hotwords: expected none, as CTC models read no text; use a Whisper for them")
+    def run(self, chunks: list[Chunk]) -> list[list[TimedToken]]:
+        """Run the model; returns the tokens of each chunk."""
+        tokens = [self._merge_repetitions(frames) for frames in self._frames(chunks)]
+        self.count_tokens(tokens)
+        return tokens
 
-    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
-        """Transcribe chunks; returns one transcript for each."""
-        return self.collect(self.submit(chunks))
+    def transcript(self, chunk: Chunk, answer: list[TimedToken]) -> ChunkTranscript:
+        """Join the tokens of a chunk."""
+        return self._joiner.transcript(answer, self.seconds(chunk), word_times=chunk.options.word_times)
 
-    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[_Frames]]:
-        """Run the model: for each chunk, the most probable token of each frame. There is no second stage."""
-        return chunks, self.encode([chunk.samples for chunk in chunks])
+    def _frames(self, chunks: list[Chunk]) -> list[_Frames]:
+        if self._extractor.return_attention_mask:
+            return self._frames_of_batch(chunks)
+        # A model that was trained without a mask mistakes padding for audio, so only equal lengths run together.
+        order = sorted(range(len(chunks)), key=lambda i: len(chunks[i].samples))
+        frames: dict[int, _Frames] = {}
+        for _, group in groupby(order, key=lambda i: len(chunks[i].samples)):
+            places = list(group)
+            frames.update(zip(places, self._frames_of_batch([chunks[i] for i in places]), strict=True))
+        return [frames[i] for i in range(len(chunks))]
 
-    def collect(self, pending: tuple[list[Chunk], list[_Frames]]) -> list[ChunkTranscript]:
-        """Decode what `submit` returned to one transcript for each chunk."""
-        chunks, frames = pending
-        tokens = [self._merge_repetitions(row) for row in frames]
-        self._counters.add("tokens", sum(map(len, tokens)))
-        return [
-            self.decode(row, len(chunk.samples) / self.sample_rate, word_times=chunk.options.word_times)
-            for row, chunk in zip(tokens, chunks, strict=True)
-        ]
-
-    def encode(self, samples: list[Samples]) -> list[_Frames]:
-        """Run the model.
-
-        Args:
-            samples: Arrays (N,) float32 at the model's sample rate.
-
-        Returns:
-            For each array, the most probable token of each of its frames.
-        """
-        shortest = round(MIN_SECONDS * self.sample_rate)
-        samples = [np.pad(array, (0, max(0, shortest - len(array)))) for array in samples]
-        with torch.inference_mode():
-            if self._extractor.return_attention_mask:
-                return self._run(samples)
-            # A model that was trained without a mask mistakes padding for audio, so only equal lengths run together.
-            order = sorted(range(len(samples)), key=lambda i: len(samples[i]))
-            frames: dict[int, _Frames] = {}
-            for _, group in groupby(order, key=lambda i: len(samples[i])):
-                places = list(group)
-                frames.update(zip(places, self._run([samples[i] for i in places]), strict=True))
-            return [frames[i] for i in range(len(samples))]
-
-    def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
-        """Make the transcript of a chunk of `duration` seconds from its tokens.
-
-        A long pause starts a new segment. Segments that are not probable are dropped: music and noise have such words.
-        """
-        words = [self._word(spelled, duration) for spelled in self._split_words(tokens)]
-        # Short audio is padded, and no word begins in the padding.
-        words = [spoken for spoken in words if spoken.word.text and spoken.word.start < spoken.word.end]
-        segments: list[list[_SpokenWord]] = []
-        for spoken in words:
-            if not segments or spoken.word.start - segments[-1][-1].word.end > self._pause_seconds:
-                segments.append([])
-            segments[-1].append(spoken)
-        segments = [spoken for spoken in segments if self._is_probable(spoken)]
-        words = [word for spoken in segments for word in spoken]
-        return ChunkTranscript(
-            text=" ".join(spoken.word.text for spoken in words),
-            language=None,
-            segments=tuple(_segment(spoken, word_times=word_times) for spoken in segments),
-            avg_logprob=_average_logprob(words),
-        )
-
-    def _is_probable(self, spoken: list[_SpokenWord]) -> bool:
-        average = _average_logprob(spoken)
-        return self._logprob_threshold is None or (average is not None and average >= self._logprob_threshold)
-
-    def _run(self, samples: list[Samples]) -> list[_Frames]:
-        inputs = self._extractor(samples, sampling_rate=self.sample_rate, padding=True, return_tensors="pt")
-        inputs = inputs.to(self._device)
-        inputs = {name: v.to(self.model.dtype) if v.is_floating_point() else v for name, v in inputs.items()}
+    def _frames_of_batch(self, chunks: list[Chunk]) -> list[_Frames]:
+        inputs = self.features(chunks)
         probabilities, ids = self.model(**inputs).logits.float().softmax(-1).max(-1)
         mask = inputs.get("attention_mask")
         counts = [ids.shape[1]] * len(ids) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
@@ -205,42 +106,12 @@ class CtcModel:
             " WavLM or Parakeet with a CTC head"
         )
 
-    def _merge_repetitions(self, frames: _Frames) -> list[_Token]:
+    def _merge_repetitions(self, frames: _Frames) -> list[TimedToken]:
         """One token for each run of equal IDs, without blanks."""
         tokens, at = [], 0
         for token_id, run in groupby(frames.ids):
             stop = at + len(list(run))
             if token_id != self._blank:
-                tokens.append(_Token(token_id, at, stop, fmean(frames.probabilities[at:stop])))
+                tokens.append(TimedToken(token_id, at, stop, fmean(frames.probabilities[at:stop])))
             at = stop
         return tokens
-
-    def _split_words(self, tokens: list[_Token]) -> list[list[_Token]]:
-        words: list[list[_Token]] = [[]]
-        special = set(self._tokenizer.all_special_ids)
-        for token in tokens:
-            piece = self._tokenizer.convert_ids_to_tokens(token.token_id)
-            if piece == self._word_delimiter or piece.startswith(_WORD_START):
-                words.append([])
-            if piece != self._word_delimiter and token.token_id not in special:
-                words[-1].append(token)
-        return [word for word in words if word]
-
-    def _word(self, tokens: list[_Token], duration: float) -> _SpokenWord:
-        text = self._tokenizer.decode([token.token_id for token in tokens], group_tokens=False).strip()
-        start, end = (min(frame * self._frame_seconds, duration) for frame in (tokens[0].first, tokens[-1].stop))
-        probabilities = [token.probability for token in tokens]
-        confidence = round_confidence(fmean(probabilities))
-        return _SpokenWord(Word(round_seconds(start), round_seconds(end), text, confidence), probabilities)
-
-
-def _segment(spoken: list[_SpokenWord], *, word_times: bool) -> SpeechSegment:
-    words = tuple(word for word, _ in spoken)
-    text = " ".join(word.text for word in words)
-    return SpeechSegment(words[0].start, words[-1].end, text, words if word_times else None, _average_logprob(spoken))
-
-
-def _average_logprob(spoken: list[_SpokenWord]) -> float | None:
-    """The average log-probability of the tokens of words; None if there are none."""
-    logprobs = [math.log(probability) for _, probabilities in spoken for probability in probabilities]
-    return round_confidence(fmean(logprobs)) if logprobs else None

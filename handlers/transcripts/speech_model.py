@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -22,6 +23,9 @@ LANGUAGES_WITHOUT_SPACES = frozenset(["zh", "ja", "th", "lo", "my", "yue"])
 MIN_CHUNK_SECONDS = 2.0
 """The lowest `chunk_seconds`: cutting a recording into shorter chunks leaves no room to search for silence."""
 
+MIN_TOKENS = 10
+"""Tokens that the text of every stretch may have, however short it is: a word or two, and timestamps or a language."""
+
 
 @dataclass(frozen=True)
 class SpeechSettings(ModelSettings):
@@ -32,7 +36,7 @@ class SpeechSettings(ModelSettings):
     """
 
     engines: ClassVar[tuple[str, ...]] = ("torch", "ctranslate2")
-    """CTC models have torch alone."""
+    """Only Whisper has both; other models have torch alone."""
     device_batches: ClassVar[tuple[int, int]] = (16, 64)
 
     max_chunks: int = 64
@@ -51,13 +55,13 @@ class SpeechSettings(ModelSettings):
     """Whisper: text is dropped if the probability of no speech, plus 0.4 times how far its average log-probability is
     below 0, is higher. None disables this."""
     tokens_per_second: float = 14.0
-    """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
+    """Whisper, Canary and Qwen3-ASR: limit for generated tokens, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)
-    """Whisper: further options of transformers' `generate`."""
+    """Whisper, Canary and Qwen3-ASR: further options of transformers' `generate`."""
     pause_seconds: float = 0.5
-    """CTC models: a longer pause between two words, in seconds, starts a new segment."""
+    """CTC models and Parakeet-TDT: a longer pause between two words, in seconds, starts a new segment."""
     logprob_threshold: float | None = -1.0
-    """CTC models: segments with a lower average log-probability are dropped. None disables this."""
+    """CTC models and Parakeet-TDT: segments with a lower average log-probability are dropped. None disables this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,6 +72,10 @@ class SpeechSettings(ModelSettings):
             )
         if not self.temperatures or any(not 0 <= t <= 2 for t in self.temperatures):
             raise StartupError(f"YAML, handler, temperatures: expected numbers from 0 to 2, got {self.temperatures}")
+
+    def token_limit(self, seconds: float) -> int:
+        """Return the most tokens of a stretch of audio; without a limit, a model might repeat itself for minutes."""
+        return MIN_TOKENS + math.ceil(seconds * self.tokens_per_second)
 
 
 class Chunk(NamedTuple):
@@ -90,6 +98,8 @@ class SpeechModel(Protocol):
     """Longest chunk, in seconds."""
     languages: tuple[str, ...]
     """Codes of the languages that requests may name; empty if the model does not say which one it knows."""
+    language: str | None
+    """Code of the language of chunks whose options name none; None if it is detected, or is not known."""
     tasks: tuple[str, ...]
     """The supported tasks, of "transcribe" and "translate"."""
     word_times: bool

@@ -20,7 +20,9 @@ from transformers import (
     ParakeetEncoderConfig,
     ParakeetFeatureExtractor,
     ParakeetForCTC,
+    ParakeetForTDT,
     ParakeetProcessor,
+    ParakeetTDTConfig,
     ParakeetTokenizer,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -37,6 +39,9 @@ from transformers import (
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from synthetic import random_speech_models
+
+CPU = torch.device("cpu")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEC]"]
 WORDS += ["a", "large", "small", "red", "green", "blue", "circle", "star"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -123,16 +128,60 @@ def save_wav2vec2(directory: Path, *, masked: bool) -> str:
     return str(directory)
 
 
+PARAKEET_ENCODER = {**SMALL, **LIVELY, "subsampling_conv_channels": 8, "num_mel_bins": 80}
+
+
 def save_parakeet(directory: Path) -> str:
     torch.manual_seed(5)
-    pieces = ["<unk>", "▁r", "▁g", "re", "d", "een", "▁", "s", "<pad>"]
-    backend = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    tokenizer = ParakeetTokenizer(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>")
-    encoder = ParakeetEncoderConfig(**SMALL, **LIVELY, subsampling_conv_channels=8, num_mel_bins=80)
-    config = ParakeetCTCConfig(vocab_size=len(pieces), pad_token_id=8, encoder_config=encoder)
+    tokenizer = parakeet_tokenizer("<pad>")
+    config = ParakeetCTCConfig(vocab_size=9, pad_token_id=8, encoder_config=ParakeetEncoderConfig(**PARAKEET_ENCODER))
     ParakeetForCTC(config).save_pretrained(directory)
     ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer).save_pretrained(directory)
+    return str(directory)
+
+
+def parakeet_tokenizer(*special: str) -> ParakeetTokenizer:
+    pieces = ["<unk>", "▁r", "▁g", "re", "d", "een", "▁", "s", *special]
+    backend = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return ParakeetTokenizer(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", extra_special_tokens=[*special[-1:]]
+    )
+
+
+def save_parakeet_tdt(directory: Path) -> str:
+    """Save a Parakeet-TDT whose random weights have words, punctuation, and several tokens of the same frame."""
+    torch.manual_seed(69)
+    tokenizer = parakeet_tokenizer(".", "<pad>", "<blank>")
+    encoder = ParakeetEncoderConfig(**PARAKEET_ENCODER)
+    config = ParakeetTDTConfig(
+        vocab_size=11,
+        pad_token_id=9,
+        blank_token_id=10,
+        decoder_hidden_size=32,
+        encoder_config=encoder,
+        durations=(0, 1, 2, 3, 4),
+    )
+    model = ParakeetForTDT(config)
+    for part in (model.encoder_projector, model.joint.head):
+        torch.nn.init.normal_(part.weight, std=1.0)
+    torch.nn.init.normal_(model.decoder.embedding.weight, std=4.0)
+    model.joint.head.bias.data[[9, 11]] -= torch.tensor([99.0, 4.0])  # no padding, and some tokens of the same frame
+    # Without the last one, `generate` would take the numbers of durations for tokens.
+    ids = {"decoder_start_token_id": 10, "pad_token_id": 9, "suppress_tokens": list(range(11, 16))}
+    model.generation_config = GenerationConfig(**ids)
+    model.save_pretrained(directory)
+    ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer, decoder_type="tdt").save_pretrained(directory)
+    return str(directory)
+
+
+def save_canary(directory: Path) -> str:
+    random_speech_models.save_canary(random_speech_models.canary_config("tiny", std=0.3), directory, CPU)
+    return str(directory)
+
+
+def save_qwen3_asr(directory: Path) -> str:
+    random_speech_models.save_qwen3_asr(random_speech_models.qwen3_asr_config("tiny", std=0.3), directory, CPU)
     return str(directory)
 
 

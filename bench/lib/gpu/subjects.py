@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,20 @@ from synthetic.random_models import (
     save_whisper,
     whisper_config,
 )
+from synthetic.random_speech_models import (
+    TDT_TOKENS,
+    canary_config,
+    parakeet_tdt_config,
+    qwen3_asr_config,
+    save_canary,
+    save_parakeet_tdt,
+    save_qwen3_asr,
+)
+from transcripts.canary_model import CanaryModel
+from transcripts.one_stage_model import OneStageModel
+from transcripts.qwen3_asr_model import Qwen3AsrModel
 from transcripts.speech_model import Chunk, SpeechSettings
+from transcripts.tdt_model import TdtModel
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchEngine
 
@@ -96,8 +109,9 @@ class Subject:
     """How many units an item of a batch is."""
     save: Callable[[Path, torch.device], None]
     load: Callable[[Path, Variant, torch.device], Loaded]
-    work: Callable[[int], list[Work]]
-    """Takes a number of items, and returns the work of a batch of this many."""
+    work: Callable[[int], list[Work]] | None = None
+    """Takes a number of items, and returns the work of a batch of this many. None where it is not counted: such a
+    model has no columns of shares, and runs without static caches."""
 
 
 def blip2(size: Size, tokens: int) -> Subject:
@@ -155,6 +169,49 @@ def whisper(size: Size, tokens: int) -> Subject:
         lambda folder, device: save_whisper(whisper_config(size), folder, device),
         load,
         lambda items: whisper_work(config, items, tokens, PROMPT_TOKENS),
+    )
+
+
+class _Speech(NamedTuple):
+    """A speech model that is not a Whisper: its name, class, configuration, and what saves it."""
+
+    name: str
+    model_class: type[OneStageModel[Any]]
+    config: Callable[[Size], Any]
+    save: Callable[[Any, Path, torch.device], None]
+
+
+SPEECH = {
+    "parakeet": _Speech("Parakeet-TDT-0.6b-v3", TdtModel, parakeet_tdt_config, save_parakeet_tdt),
+    "canary": _Speech("Canary-1b-v2", CanaryModel, canary_config, save_canary),
+    "qwen3asr": _Speech("Qwen3-ASR-1.7B", Qwen3AsrModel, qwen3_asr_config, save_qwen3_asr),
+}
+
+
+def speech(model: str, size: Size, tokens: int) -> Subject:
+    """A model of SPEECH with `tokens` tokens in each chunk of 30 s; a Parakeet has as many as its weights say."""
+    kind = SPEECH[model]
+    generation = {} if kind.model_class is TdtModel else {"max_new_tokens": tokens, "min_new_tokens": tokens}
+
+    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
+        settings = SpeechSettings(str(folder), dtype=variant.dtype, language=None, generation=generation)
+        loaded = kind.model_class(settings, device)
+        variant.set_up(loaded.model, loaded.model)
+        samples = np.random.default_rng(0).normal(0, 0.1, round(30 * loaded.sample_rate)).astype(np.float32)
+        options = TranscriptionOptions(language="en" if loaded.languages else None)
+
+        def batch(items: int) -> Callable[[], object]:
+            return lambda: loaded.transcribe([Chunk(samples, options)] * items)
+
+        return Loaded(loaded.model, loaded.model, batch)
+
+    said = f"{TDT_TOKENS} steps" if kind.model_class is TdtModel else f"{tokens} tokens"
+    return Subject(
+        f"{kind.name} ({size}), {said} in 30 s",
+        "RTFx",
+        30,
+        lambda folder, device: kind.save(kind.config(size), folder, device),
+        load,
     )
 
 

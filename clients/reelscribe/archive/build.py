@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import default_handlers, pack_handler
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
+from reelscribe.contract.speech import SPEECH_ARCHITECTURES, is_speech_architecture
 from reelscribe.errors import OutputError, UsageError
 
 KINDS = ("caption", "speech", "clip", "shot")
@@ -390,11 +391,10 @@ def _architecture(config: Path, weights: str, kind: str) -> str:
         architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"weights: {weights}: expected a config.json of transformers ({error})") from None
-    speech = architecture == "WhisperForConditionalGeneration" or architecture.endswith("ForCTC")
-    if speech != (kind == "speech"):
+    if is_speech_architecture(architecture) != (kind == "speech"):
         raise UsageError(
             f"weights: {weights} holds a {architecture}, which is not for --handler {kind}: speech is for"
-            " WhisperForConditionalGeneration and ...ForCTC, caption for models that caption images"
+            f" {', '.join(SPEECH_ARCHITECTURES)} and ...ForCTC, caption for models that caption images"
         )
     return str(architecture)
 

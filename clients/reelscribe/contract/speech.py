@@ -36,6 +36,24 @@ def to_int16(samples: NDArray[np.floating[Any]]) -> SampleArray:
     return converted
 
 
+SPEECH_ARCHITECTURES = (
+    "WhisperForConditionalGeneration",
+    "ParakeetForTDT",
+    "CanaryForConditionalGeneration",
+    "Qwen3ASRForConditionalGeneration",
+)
+"""Classes of transformers that the speech handler serves, besides those with a CTC head, whose names end in ForCTC."""
+
+
+def is_speech_architecture(name: str) -> bool:
+    """Return whether the speech handler serves a class of transformers.
+
+    Args:
+        name: Name of the class, as config.json has it in "architectures".
+    """
+    return name in SPEECH_ARCHITECTURES or name.endswith("ForCTC")
+
+
 MOST_BEAMS = 10
 """The most texts of a chunk that a request may let a model follow at once."""
 

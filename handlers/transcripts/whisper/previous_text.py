@@ -6,12 +6,11 @@ way again, so a text of the user's own in this place tells the model which words
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from reelscribe.errors import PromptError
-
-MAX_LETTERS = 10_000
-"""The most letters that are read; no Whisper has room for the tokens of so many."""
+from transcripts.prompt_text import text_tokens
 
 _START = "<|startofprev|>"
 
@@ -51,19 +50,8 @@ class PreviousText:
             return []
         if self._start is None:
             raise PromptError("initial_prompt, hotwords: expected none, as this model takes none; leave them out")
-        if len(text) > MAX_LETTERS:
-            raise PromptError(f"initial_prompt, hotwords: expected at most {MAX_LETTERS:,} letters, got {len(text):,}")
-        # Whisper's words begin with their space, and so does a text. Surrogates are nothing that a tokenizer takes.
-        spelled = f" {text}".encode("utf-8", "replace").decode()
-        ids: list[int] = self._tokenizer(spelled, add_special_tokens=False).input_ids
-        if any(token >= self._tokenizer.eos_token_id for token in ids):
-            raise PromptError(
-                "initial_prompt, hotwords: expected no special tokens of the model, such as <|en|>, got some; leave"
-                " them out"
-            )
-        if len(ids) > self.most_tokens:
-            raise PromptError(
-                f"initial_prompt, hotwords: expected at most {self.most_tokens} tokens together, as many as the model"
-                f" has room for, got {len(ids)}; leave out what is least likely to be said"
-            )
+        # Whisper's words begin with their space, and so does a text.
+        ids = text_tokens(
+            self._tokenizer, f" {text}", self.most_tokens, range(self._tokenizer.eos_token_id, sys.maxsize)
+        )
         return [self._start, *ids]

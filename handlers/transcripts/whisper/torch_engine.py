@@ -18,6 +18,7 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from transformers.modeling_outputs import BaseModelOutput
 
 from reelscribe.errors import StartupError
+from runtime.generation import LimitedTokens
 from runtime.model_settings import load_pretrained, revision_of
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.engine_interface import AlignedTokens, DecodedTokens, average_logprob, token_limits
@@ -183,24 +184,7 @@ class TorchBatch:
         return align_tokens(self._engine.model, self._states, prompt, segments, duration)
 
 
-class _LimitedTokens(LogitsProcessor):
-    """Ends each row of a search at its limit of tokens."""
-
-    def __init__(self, prompt_length: int, limits: list[int], end: int, device: torch.device) -> None:
-        self._prompt_length, self._end = prompt_length, end
-        self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
-
-    def limited(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores; those of rows at their limit leave the end token alone."""
-        generated = input_ids.shape[1] - self._prompt_length
-        if generated >= self._shortest:
-            ended = self._limits <= generated
-            scores = scores.masked_fill(ended, -math.inf)
-            scores[:, self._end :][:, :1].masked_fill_(ended, 0)
-        return scores
-
-
-class _TokenSelector(_LimitedTokens):
+class _TokenSelector(LimitedTokens):
     """Makes the greedy search of transformers select tokens as Whisper does, and keeps how probable they are.
 
     At a temperature over 0, Gumbel noise is added to logits / temperature: the largest sum is a sample of their softmax
@@ -242,7 +226,7 @@ class _TokenSelector(_LimitedTokens):
         return scores / self._temperature + noise.to(scores.device)
 
 
-class _BeamScores(_LimitedTokens):
+class _BeamScores(LimitedTokens):
     """Makes log-probabilities of the scores of a beam search, and keeps those that it can select.
 
     transformers tells the score of a text only if it may keep the scores of all tokens of all steps, which takes

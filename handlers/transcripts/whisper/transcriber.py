@@ -8,7 +8,6 @@ temperature; other windows are not. If no temperature helps, the most probable t
 from __future__ import annotations
 
 import hashlib
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,9 +23,6 @@ from transcripts.whisper.engine_interface import DecodedTokens, WhisperEngine, W
 from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.tokens import split_segments
 from transcripts.whisper.word_alignment import time_words
-
-MIN_TOKENS = 10
-"""Tokens that every window may have, however short it is: a word or two and timestamps."""
 
 LOOP_ROUNDS = 4
 """Number of times that the end of a text is repeated without anything between, from which on it is a loop."""
@@ -236,7 +232,7 @@ class WindowTranscriber:
             for (_, beams), rows in _alike(windows, prompts, remaining).items():
                 generated = (batch if len(rows) == len(windows) else batch.select(rows)).generate(
                     [prompts[i] for i in rows],
-                    [self._token_limit(windows[i]) for i in rows],
+                    [self._settings.token_limit(windows[i].duration) for i in rows],
                     temperature,
                     [windows[i].seeds[attempt] for i in rows],
                     beams,
@@ -295,10 +291,6 @@ class WindowTranscriber:
         """The tokens before those of a window."""
         previous = self._previous_text.tokens(options.previous_text)
         return [*previous, *self._engine.tokens.prompt(language, options.task)]
-
-    def _token_limit(self, window: Window) -> int:
-        """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
-        return MIN_TOKENS + math.ceil(window.duration * self._settings.tokens_per_second)
 
     def _needs_fallback(self, result: _DecodingResult) -> bool:
         if self._is_no_speech(result):  # silence is no clearer at another temperature

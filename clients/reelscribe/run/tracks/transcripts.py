@@ -170,7 +170,9 @@ class SpeechOptions(Options):
         given = {"initial prompt": asked.initial_prompt, "hot words": asked.hotwords}
         for name, text in given.items():
             if text is not None and description.prompt_tokens == 0:
-                raise UsageError(f"{name}: {description.name} takes none; leave them out, or use a Whisper")
+                raise UsageError(
+                    f"{name}: {description.name} takes none; leave them out, or use a Whisper or Qwen3-ASR"
+                )
             if text is not None and not has_words(text):
                 raise UsageError(f"{name}: expected a text that is not empty, got {text!r}; leave them out")
         if not 1 <= asked.beams <= description.beams:
