@@ -101,7 +101,7 @@ def parakeet_tdt_config(size: Size) -> ParakeetTDTConfig:
 
 def canary_config(size: Size, std: float = WEIGHT_STD) -> CanaryConfig:
     """The configuration of nvidia/canary-1b-v2, or one with the same parts and few weights of this deviation."""
-    deviation = {"initializer_range": std}
+    deviation: dict[str, Any] = {"initializer_range": std}
     return CanaryConfig(
         encoder_config={
             "model_type": "parakeet_encoder",
@@ -118,7 +118,7 @@ def canary_config(size: Size, std: float = WEIGHT_STD) -> CanaryConfig:
 def qwen3_asr_config(size: Size, std: float = WEIGHT_STD) -> Qwen3ASRConfig:
     """The configuration of Qwen/Qwen3-ASR-1.7B-hf, or one with the same parts and few weights of this deviation."""
     end = QWEN_TEXT[size]["vocab_size"]
-    deviation = {"initializer_range": std}
+    deviation: dict[str, Any] = {"initializer_range": std}
     return Qwen3ASRConfig(
         audio_config={"model_type": "qwen3_asr_encoder", **QWEN_AUDIO[size], **deviation},
         text_config={"model_type": "qwen3", **QWEN_TEXT[size], **deviation, "tie_word_embeddings": True},

@@ -63,4 +63,5 @@ class ParakeetFeatures:
         # The last frame is centred behind the end of the audio, and transformers masks it.
         powers = self._filters @ (spectrum.real.square() + spectrum.imag.square())[:, : len(samples) // self._hop]
         logs = (powers + _LOG_GUARD).log()
-        return ((logs - logs.mean(1, keepdim=True)) / (logs.std(1, keepdim=True) + _STD_GUARD)).T
+        normalised: Tensor = (logs - logs.mean(1, keepdim=True)) / (logs.std(1, keepdim=True) + _STD_GUARD)
+        return normalised.T

@@ -31,8 +31,9 @@ def text_tokens(tokenizer: Any, text: str, most: int, special: Container[int]) -
     Raises:
         PromptError: The text is too long, or has special tokens of the model.
     """
-    if len(text) > MAX_LETTERS:
-        raise PromptError(f"initial_prompt, hotwords: expected at most {MAX_LETTERS:,} letters, got {len(text):,}")
+    letters = len(text.strip())
+    if letters > MAX_LETTERS:
+        raise PromptError(f"initial_prompt, hotwords: expected at most {MAX_LETTERS:,} letters, got {letters:,}")
     ids: list[int] = tokenizer(spelled(text), add_special_tokens=False).input_ids
     if any(token in special for token in ids):
         raise PromptError(

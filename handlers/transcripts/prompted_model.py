@@ -103,7 +103,8 @@ class PromptedModel(OneStageModel[GeneratedText]):
         return ChunkTranscript(text, language, (segment,) if text else (), avg_logprob=average)
 
     def _token_limit(self, seconds: float) -> int:
-        return min(self._settings.token_limit(seconds), self._settings.generation.get("max_new_tokens", np.inf))
+        limit = self._settings.token_limit(seconds)
+        return min(limit, int(self._settings.generation.get("max_new_tokens", limit)))
 
     def _check_positions(self) -> None:
         """Raise StartupError if the longest chunk, with the longest prompt, has no room in the model."""

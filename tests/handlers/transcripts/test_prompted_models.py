@@ -120,7 +120,7 @@ def test_what_they_can_do(directories):
     assert (qwen.language, qwen.tasks, qwen.prompt_tokens) == (None, ("transcribe",), 1000)
     assert {"de", "uk"} <= {*canary.languages} & {*qwen.languages, "uk"}
     assert load(directories, "canary", language="fr").language == "fr"
-    with pytest.raises(StartupError, match="language: expected of CanaryForConditionalGeneration one of bg, .*got ja"):
+    with pytest.raises(StartupError, match=r"language: expected of CanaryForConditionalGeneration one of bg, .*got ja"):
         load(directories, "canary", language="ja")
     with pytest.raises(StartupError, match="generation: num_beams cannot be set, as this model decodes greedily"):
         load(directories, "canary", generation={"num_beams": 2})
