@@ -301,8 +301,8 @@ def _find_state_dict(path: Path, revision: str | None, kind: str) -> _Weights:
     if len(found) != 1 or path not in (folder, found[0]):
         got = ", ".join(each.name for each in found) or "none"
         raise UsageError(
-            f"weights: expected a file of a {_NETWORKS[kind]} ({', '.join(WEIGHTS_SUFFIXES)}) that is the only one in its"
-            f" folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
+            f"weights: expected a file of a {_NETWORKS[kind]} ({', '.join(WEIGHTS_SUFFIXES)}) that is the only one in"
+            f" its folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
         )
     _check_state_dict(found[0])
     return _Weights(str(folder.resolve()), None, (found[0],))

@@ -57,18 +57,18 @@ def speakers_of(embeddings: Vectors, seconds: NDArray[np.float64], bounds: Speak
     sums, weights = np.empty((0, unit.shape[1]), np.float32), np.empty(0)
     for first in range(0, len(unit), BLOCK):
         block, long = unit[first : first + BLOCK], seconds[first : first + BLOCK]
-        labels = _block_labels(block)
+        labels = _block_labels(block, bounds.least)
         count = labels.max() + 1
         of_block = np.zeros((count, unit.shape[1]), np.float32)
         np.add.at(of_block, labels, block * long[:, None].astype(np.float32))
         sums = np.concatenate([sums, of_block])
         weights = np.concatenate([weights, np.bincount(labels, long, count)])
-        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, SpeakerBounds(bounds.least, MOST_CLUSTERS))
+        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, bounds.least, MOST_CLUSTERS)
     heavy = np.argsort(-weights, kind="stable")
     least_seconds = min(MIN_SECONDS, MIN_SHARE * float(weights.sum()))
     enough = max(bounds.least, int((weights >= least_seconds).sum()))
     kept = np.sort(heavy[:enough])
-    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, bounds)[0])
+    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, bounds.least, bounds.most)[0])
     for _ in range(_ROUNDS):
         labels = (unit @ means.T).argmax(1)
         used = np.unique(labels)
@@ -78,26 +78,30 @@ def speakers_of(embeddings: Vectors, seconds: NDArray[np.float64], bounds: Speak
     return [numbers.setdefault(label, len(numbers)) for label in labels.tolist()]
 
 
-def _block_labels(vectors: Vectors) -> NDArray[np.intp]:
-    """Return the number of the cluster of each embedding of a block, from 0."""
+def _block_labels(vectors: Vectors, least: int) -> NDArray[np.intp]:
+    """Return the number of the cluster of each embedding of a block, from 0; there are at least so many clusters."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(vectors) < 2:
         return np.zeros(len(vectors), np.intp)
     tree = linkage(vectors.astype(np.float64), "average", metric="cosine")
-    return np.asarray(fcluster(tree, BLOCK_DISTANCE, "distance"), np.intp) - 1
+    labels = fcluster(tree, BLOCK_DISTANCE, "distance")
+    if labels.max() < least:
+        labels = fcluster(tree, least, "maxclust")
+    return np.asarray(labels, np.intp) - 1
 
 
 def _joined(
-    sums: Vectors, weights: NDArray[np.float64], similarity: float, bounds: SpeakerBounds
+    sums: Vectors, weights: NDArray[np.float64], similarity: float, least: int, most: int | None
 ) -> tuple[Vectors, NDArray[np.float64]]:
-    """Join the most alike clusters as long as they are alike enough, or there are too many."""
-    while len(sums) > max(1, bounds.least):
+    """Join the most alike clusters while they are alike enough or too many, but not to fewer than `least`."""
+    sums, weights = sums.copy(), weights.copy()
+    while len(sums) > max(1, least):
         means = _unit(sums)
         alike = means @ means.T
         np.fill_diagonal(alike, -1.0)
-        one, other = sorted(np.unravel_index(int(alike.argmax()), alike.shape))
-        if alike[one, other] < similarity and (bounds.most is None or len(sums) <= bounds.most):
+        one, other = sorted(divmod(int(alike.argmax()), len(alike)))
+        if alike[one, other] < similarity and (most is None or len(sums) <= most):
             break
         sums[one] += sums[other]
         weights[one] += weights[other]

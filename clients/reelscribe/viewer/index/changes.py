@@ -71,6 +71,7 @@ def fingerprint_of(source: FinishedSource) -> bytes:
         source: What the ledger knows of a source without its results.
     """
     error = source.error and SourceError(*map(escape_surrogates, source.error))
-    settings = [source.settings.get(kind) for kind in ("captions", "clips", "shots", "transcript", "speakers", "summary")]
+    kinds = ("captions", "clips", "shots", "transcript", "speakers", "summary")
+    settings = [source.settings.get(kind) for kind in kinds]
     facts = escape_surrogates(source.name), source.bytes, source.sha256 or None, source.missing
     return fingerprint(*facts, *(error or (None, None)), *settings)

@@ -240,6 +240,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
             record.clip_settings,
             record.shot_settings,
             record.speech_settings,
+            record.speaker_settings,
             record.summary_settings,
         ),
         path=source.absolute_path,
