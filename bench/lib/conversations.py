@@ -79,7 +79,7 @@ def real_readers(folder: Path, most: int = 300) -> dict[str, list[NDArray[np.flo
     files["allison"] = sorted((folder / "announcements").glob("*.wav"))
     chosen = {name: random.Random(name).sample(paths, min(most, len(paths))) for name, paths in sorted(files.items())}  # noqa: S311 - a seed, not secrecy
     return {
-        name: [trimmed(read_samples(path).astype(np.float32) / 32768) for path in paths]
+        name: [trimmed(read_samples(path).astype(np.float32) / np.float32(32768)) for path in paths]
         for name, paths in chosen.items()
         if len(paths) > 50 or name == "librivox"
     }

@@ -57,7 +57,7 @@ class SavedAudio:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps, without turns if there are none."""
-        value = {"info": vars(self.info), "why_incomplete": self.why_incomplete}
+        value: dict[str, Any] = {"info": vars(self.info), "why_incomplete": self.why_incomplete}
         if self.turns is not None:
             value["turns"] = [(turn.start, turn.end, turn.speaker) for turn in self.turns]
         return value
