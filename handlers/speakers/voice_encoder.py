@@ -85,4 +85,5 @@ class VoiceEncoder(nn.Module):
         """Return embeddings, (B, size) of length 1, of windows of spectrograms, (B, T, 40)."""
         _, (hidden, _) = self.lstm(windows)
         embeddings: Tensor = torch.relu(self.linear(hidden[-1]))
-        return embeddings / embeddings.norm(dim=1, keepdim=True)
+        unit: Tensor = embeddings / embeddings.norm(dim=1, keepdim=True)
+        return unit

@@ -93,7 +93,7 @@ def test_a_recording_has_turns_where_somebody_speaks(server, tmp_path):
     (record,) = reelscribe.annotate(
         tmp_path / "talk.flac",
         tmp_path / "out",
-        server=server.server,
+        server=reelscribe.Server(server.url, server.token),
         captions=False,
         transcript=False,
         speakers=True,

@@ -54,6 +54,7 @@ class _Line(msgspec.Struct, gc=False):
     media: _Media | None = None
     audio: _Audio | None = None
     summary: SourceSummary | None = None
+    speaker_settings: str | None = None
     summary_settings: str | None = None
     shots: list[_Nothing] = []
     shot_settings: str | None = None
