@@ -90,7 +90,7 @@ async def test_a_chunk_that_fails_is_tried_again_with_retry_failed(talk, out):
 
     async with speaker_server(refuse_two_voices) as server:
         await tell_apart(out, [talk], server)
-    assert record_in(out)["error"]["message"] == "2 chunks of audio have no voices: two voices"
+    assert record_in(out)["error"]["message"] == "2 chunks of audio have no voices: status 422: two voices"
     async with speaker_server() as server:
         await tell_apart(out, [talk], server, retry_failed=True)
     assert (record_in(out)["status"], record_in(out)["turns"]) == ("ok", TURNS)
