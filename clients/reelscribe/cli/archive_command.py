@@ -61,7 +61,7 @@ _VERSION_HELP = (
 def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
     weights: Annotated[str, typer.Option(metavar="NAME|FOLDER", help=_WEIGHTS_HELP)],
-    handler: Annotated[str, typer.Option(metavar="caption|speech|clip|shot|speaker", help=_HANDLER_HELP)] = "caption",
+    handler: Annotated[str, typer.Option(metavar="KIND", help=_HANDLER_HELP)] = "caption",
     revision: Annotated[str | None, typer.Option(metavar="COMMIT", help=_REVISION_HELP)] = None,
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,
