@@ -196,7 +196,7 @@ async def test_a_missing_file_says_which():
         ),
         (
             lambda url: reelscribe.annotate_async("x", server=url, captions=False, transcript=False),
-            "expected captions, clips or a transcript",
+            "expected captions, clips, a transcript or speakers",
         ),
     ],
 )

@@ -17,7 +17,8 @@ from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAud
 from reelscribe.decode_pool.child_main import digest_file
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoAudio
-from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.audio import chunk_samples
+from reelscribe.run.tracks.transcripts import SpeechOptions
 
 
 class LoopPool(DecodePool):

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from reelscribe.contract.outcomes import Failure as Failure
     from reelscribe.contract.outcomes import Silence as Silence
     from reelscribe.contract.outcomes import SpeechFailure as SpeechFailure
+    from reelscribe.contract.outcomes import Turn as Turn
     from reelscribe.contract.outcomes import Utterance as Utterance
     from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
+    from reelscribe.contract.voices import SpeakerBounds as SpeakerBounds
     from reelscribe.decode.clips import ClipCutting as ClipCutting
     from reelscribe.decode.sampling import Sampling as Sampling
     from reelscribe.decode.shots import ShotDetection as ShotDetection
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from reelscribe.run.tracks.clips import ClipTrack as ClipTrack
     from reelscribe.run.tracks.shots import ShotOptions as ShotOptions
     from reelscribe.run.tracks.shots import ShotTrack as ShotTrack
+    from reelscribe.run.tracks.speakers import SpeakerOptions as SpeakerOptions
     from reelscribe.run.tracks.transcripts import SpeechOptions as SpeechOptions
     from reelscribe.run.tracks.transcripts import TranscriptTrack as TranscriptTrack
 
@@ -86,10 +89,12 @@ _MODULES = {
         "Failure",
         "Silence",
         "SpeechFailure",
+        "Turn",
         "Utterance",
     ),
     "contract.chunking": ("Cutting",),
     "contract.speech": ("TranscriptionOptions",),
+    "contract.voices": ("SpeakerBounds",),
     "decode.clips": ("ClipCutting",),
     "decode.sampling": ("Sampling",),
     "decode.shots": ("ShotDetection",),
@@ -101,6 +106,7 @@ _MODULES = {
     "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
     "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),
+    "run.tracks.speakers": ("SpeakerOptions",),
     "run.source_list": ("SourceList",),
     "run.single_file": ("caption_file", "describe_file", "transcribe_file"),
     "run.tracks.transcripts": ("SpeechOptions", "TranscriptTrack"),

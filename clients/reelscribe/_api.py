@@ -42,6 +42,7 @@ from reelscribe.run.source_list import SourceList
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.run.tracks.medium import Options
+from reelscribe.run.tracks.speakers import SpeakerOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from reelscribe.server.model_discovery import find_model
 from reelscribe.server.server_discovery import FoundServer, find_servers
@@ -244,27 +245,36 @@ async def annotate_async(
     captions: bool = True,
     clips: bool = False,
     transcript: bool = True,
+    speakers: bool = False,
     model: str | None = None,
     clip_model: str | None = None,
     speech_model: str | None = None,
+    speaker_model: str | None = None,
     caption_options: CaptionOptions | None = None,
     clip_options: ClipOptions | None = None,
     speech_options: SpeechOptions | None = None,
+    speaker_options: SpeakerOptions | None = None,
 ) -> Results[SavedRecord]:
     """Caption, describe and transcribe files and folders. The asynchronous form of `annotate`."""
-    if not (captions or clips or transcript):
-        raise UsageError("annotate: expected captions, clips or a transcript, got none of them")
+    if not (captions or clips or transcript or speakers):
+        raise UsageError("annotate: expected captions, clips, a transcript or speakers, got none of them")
+    if speakers and transcript and speech_options and speech_options.channels == "separate":
+        raise UsageError(
+            "speakers: expected speech_options of the mix, as separate channels are speakers by themselves"
+        )
     names = _names(sources)
     _check("out", out, (str, os.PathLike), None)
     _check("work_dir", work_dir, (str, os.PathLike), None)
     _check("caption_options", caption_options, CaptionOptions, None)
     _check("clip_options", clip_options, ClipOptions, None)
     _check("speech_options", speech_options, SpeechOptions, None)
+    _check("speaker_options", speaker_options, SpeakerOptions, None)
     found = _found(server)
     wanted: list[tuple[bool, str, str | None, Options]] = [
         (captions, "model", model, caption_options or CaptionOptions()),
         (clips, "clip_model", clip_model, clip_options or ClipOptions()),
         (transcript, "speech_model", speech_model, speech_options or SpeechOptions()),
+        (speakers, "speaker_model", speaker_model, speaker_options or SpeakerOptions()),
     ]
     async with AsyncExitStack() as stack:
         place = out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-"))
@@ -296,12 +306,15 @@ def annotate(
     captions: bool = True,
     clips: bool = False,
     transcript: bool = True,
+    speakers: bool = False,
     model: str | None = None,
     clip_model: str | None = None,
     speech_model: str | None = None,
+    speaker_model: str | None = None,
     caption_options: CaptionOptions | None = None,
     clip_options: ClipOptions | None = None,
     speech_options: SpeechOptions | None = None,
+    speaker_options: SpeakerOptions | None = None,
 ) -> Results[SavedRecord]:
     """Caption, describe and transcribe files and folders, as `reelscribe annotate` does.
 
@@ -318,13 +331,16 @@ def annotate(
         captions: Whether frames are captioned.
         clips: Whether clips are described.
         transcript: Whether a transcript is made.
+        speakers: Whether speakers are told apart by their voices.
         model: Name of the captioner on the server; by default the only one that is served.
         clip_model: Name of the clip model on the server; by default the only one that is served.
         speech_model: Name of the speech model on the server; by default the only one that is served.
+        speaker_model: Name of the speaker model on the server; by default the only one that is served.
         caption_options: Which frames to caption, and how; by default one frame a second.
         clip_options: Where the clips are, how many frames and pixels of each are sent, and what the model is asked; by
             default a clip for each shot.
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
+        speaker_options: How many speakers there may be, and where audio is cut; by default any number.
 
     Returns:
         The record of each of these sources, in their order. It also has what earlier runs into `out` have made of the
@@ -344,12 +360,15 @@ def annotate(
             captions=captions,
             clips=clips,
             transcript=transcript,
+            speakers=speakers,
             model=model,
             clip_model=clip_model,
             speech_model=speech_model,
+            speaker_model=speaker_model,
             caption_options=caption_options,
             clip_options=clip_options,
             speech_options=speech_options,
+            speaker_options=speaker_options,
         )
     )
 

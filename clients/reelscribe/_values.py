@@ -24,6 +24,7 @@ from reelscribe.contract.outcomes import (
     Silence,
     SourceSummary,
     SpeechFailure,
+    Turn,
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
@@ -140,6 +141,9 @@ class SavedRecord:
     silences: tuple[Silence, ...]
     speech_failures: tuple[SpeechFailure, ...]
     speech_settings: str | None
+    turns: tuple[Turn, ...] = ()
+    """Who speaks when; empty unless speakers were told apart."""
+    speaker_settings: str | None = None
     extra: dict[str, Any] | None = None
     """What a list of sources said of it besides its name; None if no list did."""
     _file: str = field(default="", compare=False, repr=False)
@@ -167,7 +171,8 @@ class SavedRecord:
             value[name] = [known_fields(each.items()) for each in value[name]]
         for segment in value["segments"]:
             segment["words"] = segment["words"] and [known_fields(word.items()) for word in segment["words"]]
-        return {name: each for name, each in value.items() if not name.startswith("_")}
+        absent = () if self.speaker_settings else ("turns", "speaker_settings")
+        return {name: each for name, each in value.items() if not name.startswith("_") and name not in absent}
 
     def __str__(self) -> str:
         parts = [f"{self.error.type}: {self.error.message}"] if self.error else []
@@ -176,6 +181,7 @@ class SavedRecord:
             (self.clip_settings, self.clips, "clip"),
             (self.shot_settings, self.shots, "shot"),
             (self.speech_settings, self.segments, "segment"),
+            (self.speaker_settings, self.turns, "turn"),
         )
         parts += [count(len(results), noun) for settings, results, noun in made if settings]
         return printable(f"{self.source.path}: {', '.join(parts)}")

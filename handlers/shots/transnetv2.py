@@ -15,14 +15,11 @@ batch normalization is part of their weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Weights = Mapping[str, Tensor]
-"""Published weights by their names."""
+from runtime.state_dict import Weights
 
 RATES = (1, 2, 4, 8)
 """The distances, in frames, between the three frames that a convolution over time looks at."""

@@ -15,9 +15,9 @@ from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
+from reelscribe.run.tracks.audio import MAX_CHUNKS_PER_REQUEST
 from reelscribe.run.tracks.clips import MAX_CLIPS_PER_REQUEST
 from reelscribe.run.tracks.shots import MAX_WINDOWS_PER_REQUEST
-from reelscribe.run.tracks.transcripts import MAX_CHUNKS_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 from support.shot_models import save_transnetv2
 from transcripts.speech_model import SpeechSettings

@@ -10,6 +10,7 @@ from reelscribe.cli import run_commands
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.clips import ClipOptions
 from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
+from reelscribe.run.tracks.speakers import SpeakerOptions
 from reelscribe.run.tracks.summaries import SummaryOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 
@@ -44,5 +45,6 @@ NAMES = {
     SpeechOptions: "transcripts",
     ShotOptions: "shots",
     LearnedShotOptions: "shots",
+    SpeakerOptions: "speakers",
     SummaryOptions: "summaries",
 }

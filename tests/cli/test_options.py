@@ -13,10 +13,12 @@ from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.subtitles import SubtitleOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.contract.voices import SpeakerBounds
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.shots import LearnedShotOptions, ShotOptions
+from reelscribe.run.tracks.speakers import SpeakerOptions
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import CLIPS, DESCRIPTION
 
@@ -153,6 +155,30 @@ def test_options_of_shots_that_do_not_go_together_are_refused(started, words, re
     result = CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *words], env={"COLUMNS": "200"})
     assert (result.exit_code, started) == (2, {})
     assert reason in result.output
+
+
+@pytest.mark.parametrize("command", ["transcribe", "annotate"])
+def test_speakers_are_told_apart_on_request_as_the_audio_is_cut(started, command):
+    words = [command, "a.mp4", "-o", "out", "--server", "http://gpu:1"]
+    CliRunner().invoke(app, words)
+    assert "speakers" not in started
+    CliRunner().invoke(app, [*words, "--speakers", "2..4", "--speaker-model", "mine", "--silence-db", "-50"])
+    assert started["speakers"].options == SpeakerOptions(SpeakerBounds(2, 4), silence_db=-50.0)
+    assert (started["speakers"].name, started["transcripts"].options.silence_db) == ("mine", -50.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--speakers", "auto", "--channels", "separate"], "--speakers: expected it without --channels separate"),
+        (["--speaker-model", "mine"], "--speaker-model: expected --speakers with it"),
+        (["--speakers", "many"], "speakers: expected auto, a number such as 2, or a range such as 2..4"),
+    ],
+)
+def test_options_of_speakers_that_do_not_go_together_are_refused(started, words, reason):
+    result = CliRunner().invoke(app, ["transcribe", "a.mp4", "-o", "out", *words], env={"COLUMNS": "200"})
+    assert (result.exit_code, started) == (2, {})
+    assert reason in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("given", [(), ("--deinterlace",)])

@@ -1,4 +1,4 @@
-"""Shots by a model: real files, the real command, and a real TorchServe with a tiny random TransNetV2."""
+"""Shots and speakers by models: real files, and a real TorchServe with a tiny random TransNetV2 and voice encoder."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+import reelscribe
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from servers.torchserve import CONFIG, HANDLERS, serve
 from shots.transnetv2 import TransNetV2
+from support.audio import RATE, write
 from support.servers import RunningServer, read_records, wait_until
 from support.shot_models import film, middles, save_transnetv2, transnetv2_weights, windows_of
+from support.speaker_models import save_encoder, talk
 from synthetic.video_files import empty_box
 
 LEARNED = ("--shot-detector", "transnetv2")
@@ -25,6 +28,8 @@ def server(tmp_path_factory) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("shots")
     weights = save_transnetv2(directory / "weights")
     archive.build("shots", "shot", weights, directory / "store", bundle=True, handlers=HANDLERS)
+    encoder = save_encoder(directory / "encoder")
+    archive.build("speakers", "speaker", encoder, directory / "store", bundle=True, handlers=HANDLERS)
     with serve(directory, "shots", CONFIG) as serving:
         yield RunningServer.of(serving)
 
@@ -80,3 +85,22 @@ def test_after_a_kill_the_same_command_leaves_the_bytes_of_a_quiet_run(server, m
         run.kill()
     assert server.run("shots", library, *LEARNED, "--out", out).exit_code == 0
     assert (out / "annotations.jsonl").read_bytes() == (quiet / "annotations.jsonl").read_bytes()
+
+
+def test_a_recording_has_turns_where_somebody_speaks(server, tmp_path):
+    write(tmp_path / "talk.flac", talk((0, 1.0), (120, 4.0), (0, 3.0), (310, 4.0), (0, 1.0)), RATE, "flac")
+    bounds = reelscribe.SpeakerOptions(reelscribe.SpeakerBounds(1, 2))
+    (record,) = reelscribe.annotate(
+        tmp_path / "talk.flac",
+        tmp_path / "out",
+        server=reelscribe.Server(server.url, server.token),
+        captions=False,
+        transcript=False,
+        speakers=True,
+        speaker_options=bounds,
+    )
+    assert (record.status, record.audio.seconds, record.segments) == ("ok", 13.0, ())
+    assert {turn.speaker for turn in record.turns} <= {"speaker 1", "speaker 2"}
+    assert record.turns[0].start == pytest.approx(1, abs=0.1)
+    assert record.turns[-1].end == pytest.approx(12, abs=0.1)
+    assert not [turn for turn in record.turns if turn.start < 6 < turn.end]

@@ -72,7 +72,7 @@ def test_rttm_has_a_line_for_each_segment_with_a_speaker(tmp_path):
 
 
 def test_rttm_without_any_speakers_says_how_to_get_some(tmp_path):
-    with pytest.raises(UsageError, match=r"expected records with speakers.* --channels separate"):
+    with pytest.raises(UsageError, match=r"expected records with speakers.* --speakers auto"):
         exported(tmp_path, "rttm", records=[transcript_record("a.wav", "Hello.")])
 
 

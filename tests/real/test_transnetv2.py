@@ -9,7 +9,7 @@ import torch
 
 import shot_handler
 from reelscribe import wire
-from shots.detector import load_weights, weights_file
+from runtime.state_dict import load_weights, weights_file
 from shots.transnetv2 import TransNetV2
 from support.fake_context import FakeContext, parsed
 from support.shot_models import film, middles, windows_of

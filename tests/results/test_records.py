@@ -18,6 +18,7 @@ from reelscribe.contract.outcomes import (
     SourceError,
     SourceSummary,
     SpeechFailure,
+    Turn,
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
@@ -30,6 +31,7 @@ from reelscribe.results.records import (
     ModelSettings,
     Record,
     ShotResult,
+    SpeakerResult,
     SummaryResult,
     TranscriptResult,
 )
@@ -259,6 +261,10 @@ CUT = SourceError("MediaError", "cut short")
             {"captions": NO_PICTURES, "transcript": NO_SOUND, "summary": None},
             ("NoPictures", "pictures: expected a video stream; audio: it has no audio"),
         ),
+        ({"speakers": NO_SOUND}, NO_SOUND),
+        ({"transcript": NO_SOUND, "speakers": NO_SOUND}, None),
+        ({"captions": NO_PICTURES, "transcript": None, "speakers": None}, None),
+        ({"captions": None, "transcript": None, "speakers": CUT}, CUT),
         ({"shots": None}, None),
         ({"shots": NO_PICTURES}, NO_PICTURES),
         ({"shots": CUT}, CUT),
@@ -280,6 +286,8 @@ def test_the_error_of_a_record_is_that_of_the_models_that_failed(line, errors, e
         record = replace(record, transcript_result=replace(TRANSCRIBED, error=errors["transcript"]))
     if "shots" in errors:
         record = replace(record, shot_result=replace(SEARCHED, error=errors["shots"]))
+    if "speakers" in errors:
+        record = replace(record, speaker_result=SpeakerResult(TRANSCRIBED.settings, error=errors["speakers"]))
     if "summary" in errors:
         record = replace(record, summary_result=replace(SUMMED_UP, error=errors["summary"]))
     assert (record.error, record.status) == (expected, "error" if expected else "ok")
@@ -357,7 +365,8 @@ def test_what_has_a_speaker_says_so(line):
 
 
 def test_every_field_is_documented(line):
-    spoken = replace(ALL, transcript_result=replace(TRANSCRIBED, results=lambda: CALL))
+    turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
+    spoken = replace(ALL, transcript_result=replace(TRANSCRIBED, results=lambda: CALL), speaker_result=turns)
     names = field_names(json.loads(line(replace(spoken, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
@@ -365,3 +374,15 @@ def test_every_field_is_documented(line):
     rows = re.findall(r"^\| (`[^|]+`) \|", text, re.M)
     written -= {"clips[].json.what"}  # whatever the schema asks for
     assert written == {name for row in rows for name in re.findall(r"`([\w.\[\]]+)`", row)}
+
+
+def test_segments_have_the_speakers_of_turns_and_a_record_without_turns_has_no_such_fields(line):
+    turns = [Turn(0.0, 1e6, "speaker 1")]
+    record = Record(SOURCE, transcript_result=TRANSCRIBED)
+    named = replace(record, speaker_result=SpeakerResult(TRANSCRIBED.settings, turns=turns))
+    value, plain = json.loads(line(named)), json.loads(line(record))
+    assert value["turns"] == [{"start": 0.0, "end": 1e6, "speaker": "speaker 1"}]
+    assert value["speaker_settings"] == TRANSCRIBED.settings.id
+    assert {segment["speaker"] for segment in value["segments"]} == {"speaker 1"}
+    assert set(value) - set(plain) == {"turns", "speaker_settings"}
+    assert not any("speaker" in segment for segment in plain["segments"])

@@ -8,7 +8,8 @@ from reelscribe import Run, Server, SpeechClient, TranscriptTrack
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.audio import chunk_samples
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import SPEECH, FakeTorchServe, refused
 
 OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)

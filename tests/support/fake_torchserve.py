@@ -162,7 +162,7 @@ def refused(status: int, kind: str, message: str) -> web.Response:
 
 
 class FakeTorchServe:
-    """Serves the model "captioner", or "speech", "clips" or "shots" if that is what it describes, on a free port.
+    """Serves the model "captioner", or "speech", "clips", "shots" or "speakers" by its description, on a free port.
 
     Use it as an async context manager.
     """
@@ -176,7 +176,13 @@ class FakeTorchServe:
     ) -> None:
         self.answer = answer
         self.description = description
-        self.model = {"caption": "captioner", "speech": "speech", "clip": "clips", "shot": "shots"}[description.kind]
+        self.model = {
+            "caption": "captioner",
+            "speech": "speech",
+            "clip": "clips",
+            "shot": "shots",
+            "speaker": "speakers",
+        }[description.kind]
         self.key = key
         """Token that requests must carry; None if they need none."""
         self.model_is_there = True

@@ -43,7 +43,13 @@ class LyingServer:
         self.description = description
         """The description of the model, or the JSON that is sent in its place."""
         kind = getattr(description, "kind", "caption")
-        self.model = {"caption": "captioner", "speech": "speech", "clip": "clips", "shot": "shots"}[kind]
+        self.model = {
+            "caption": "captioner",
+            "speech": "speech",
+            "clip": "clips",
+            "shot": "shots",
+            "speaker": "speakers",
+        }[kind]
         self.heads: list[str] = []
         """The heads of the requests that were lied to."""
         self.arrivals: asyncio.Queue[None] = asyncio.Queue()

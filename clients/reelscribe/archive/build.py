@@ -26,7 +26,7 @@ from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.contract.speech import SPEECH_ARCHITECTURES, is_speech_architecture
 from reelscribe.errors import OutputError, UsageError
 
-KINDS = ("caption", "speech", "clip", "shot")
+KINDS = ("caption", "speech", "clip", "shot", "speaker")
 """The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
 
 WEIGHTS_FOLDER = "weights"
@@ -39,6 +39,9 @@ _TWO_STAGE_ARCHITECTURES = {
 }
 """The architecture that each kind of handler can run in two stages."""
 
+_NETWORKS = {"shot": "TransNetV2", "speaker": "GE2E voice encoder"}
+"""The network of each kind of handler whose weights are a state dict, and not a model of transformers."""
+
 _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 """Settings that make TorchServe start two processes for each worker."""
 
@@ -46,6 +49,7 @@ _JOINED = {
     "caption": {"batchSize": 128, "maxBatchDelay": 5},
     "clip": {"batchSize": 8, "maxBatchDelay": 5},
     "shot": {"batchSize": 8, "maxBatchDelay": 5},
+    "speaker": {"batchSize": 8, "maxBatchDelay": 5},
 }
 """Number of requests that TorchServe joins for a call, and how many milliseconds it waits for them, where workers have
 GPUs or two stages. The YAML takes precedence, and that of speech models has such lines for CPUs, too.
@@ -141,8 +145,8 @@ def build(
     Args:
         name: The model's name.
         kind: The kind of handler, one of KINDS.
-        weights: A directory with weights in safetensors format, or a hub name. For shots, a file with the state dict of
-            a TransNetV2, or its directory.
+        weights: A directory with weights in safetensors format, or a hub name. For shots and speakers, a file with
+            the state dict of a TransNetV2 or of a GE2E voice encoder, or its directory.
         model_store: Where to write the archive; created if necessary.
         version: The model's version; by default 1.0, and then it is not part of the file name.
         revision: Branch, tag or commit on the hub; by default the newest commit. The archive records the commit.
@@ -278,8 +282,8 @@ def _add_files(files: Sequence[Path], archive: Path, folder: str) -> None:
 
 def _find_weights(weights: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     directory = Path(weights)
-    if kind == "shot":
-        return _find_state_dict(directory, revision)
+    if kind in _NETWORKS:
+        return _find_state_dict(directory, revision, kind)
     if directory.is_dir():
         if revision is not None:
             raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
@@ -289,17 +293,17 @@ def _find_weights(weights: str, kind: str, revision: str | None, *, download: bo
     raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
 
 
-def _find_state_dict(path: Path, revision: str | None) -> _Weights:
-    """Find the weights of a shot model: the only file of weights in a folder, or that file itself."""
+def _find_state_dict(path: Path, revision: str | None, kind: str) -> _Weights:
+    """Find a state dict: the only file of weights in a folder, or that file itself."""
     if revision is not None:
-        raise UsageError("revision: the weights of a shot model have none; leave it out")
+        raise UsageError(f"revision: the weights of a {kind} model have none; leave it out")
     folder = path if path.is_dir() else path.parent
     found = weights_in(folder)
     if len(found) != 1 or path not in (folder, found[0]):
         got = ", ".join(each.name for each in found) or "none"
         raise UsageError(
-            f"weights: expected a file of a TransNetV2 ({', '.join(WEIGHTS_SUFFIXES)}) that is the only one in its"
-            f" folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
+            f"weights: expected a file of a {_NETWORKS[kind]} ({', '.join(WEIGHTS_SUFFIXES)}) that is the only one in"
+            f" its folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
         )
     _check_state_dict(found[0])
     return _Weights(str(folder.resolve()), None, (found[0],))

@@ -19,7 +19,7 @@ _WEIGHTS_HELP = (
     "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 (.pth,"
     " .pt or .safetensors) or its directory."
 )
-_HANDLER_HELP = "Kind of handler: caption, speech, clip or shot. Its settings are in handlers/KIND.yaml."
+_HANDLER_HELP = "Kind of handler: caption, speech, clip, shot or speaker. Its settings are in handlers/KIND.yaml."
 _REVISION_HELP = (
     "Branch, tag or commit on the hub; by default the newest commit. The archive records which commit it was."
 )
@@ -61,7 +61,7 @@ _VERSION_HELP = (
 def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
     weights: Annotated[str, typer.Option(metavar="NAME|FOLDER", help=_WEIGHTS_HELP)],
-    handler: Annotated[str, typer.Option(metavar="caption|speech|clip|shot", help=_HANDLER_HELP)] = "caption",
+    handler: Annotated[str, typer.Option(metavar="KIND", help=_HANDLER_HELP)] = "caption",
     revision: Annotated[str | None, typer.Option(metavar="COMMIT", help=_REVISION_HELP)] = None,
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,

@@ -121,6 +121,7 @@ def transcribe(
         check_used([*found, *summary_servers], settings)
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(options, found, model, in_flight)]
+        tracks += audio.speaker_specs(run, found, in_flight)
         tracks += summary.specs(run, summary_servers, None, in_flight)
         run_command(run, cluster, subtitles, None, tracks)
 
@@ -177,6 +178,7 @@ def annotate(
         check_used([*caption_servers, *speech_servers, *summary_servers], settings)
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(speech_options, speech_servers, speech_model, in_flight)]
+        tracks += audio.speaker_specs(run, speech_servers, in_flight)
         if clips.wanted or clip_model:
             clip_options = clips.clip_options(run, video, frames.resize)
             tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
@@ -307,7 +309,7 @@ def _finish(
     _report(options, progress, summary, exporting=exporting)
     if summary.interrupted:
         raise KeyboardInterrupt
-    timed = [kind for kind in kinds if kind != "summary"]
+    timed = [kind for kind in kinds if kind not in ("speakers", "summary")]
     of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
     is_whole = _export(options, beside, replace(rules, made_from=of_kind) if of_track else rules, progress)
     _, bucket = options.place

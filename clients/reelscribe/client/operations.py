@@ -23,11 +23,13 @@ from reelscribe.contract.descriptions import (
     ChatModelDescription,
     ClipModelDescription,
     ShotModelDescription,
+    SpeakerModelDescription,
     SpeechDescription,
 )
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.contract.voices import ChunkVoices
 from reelscribe.errors import UsageError, brief
 
 JOIN_SECONDS = 0.05
@@ -153,13 +155,12 @@ def transcribing(
                 )
         return transcripts
 
-    silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
     return Operation(
         pack=lambda chunks: wire.pack({**settings, "chunks": list(chunks)}),
         parse=parse,
-        nbytes=lambda chunks: sum(chunk.nbytes for chunk in chunks),
+        nbytes=_size_of_chunks,
         join=_concatenated,
-        probe=silence,
+        probe=_silence(sample_rate),
         probe_name="a second of silence",
         openai=openai_forms.transcripts(sample_rate, options),
         plain=plain,
@@ -229,6 +230,38 @@ def finding_shots(description: ShotModelDescription) -> Operation[WindowArray, W
         probe=np.zeros((1, windowing.frames, windowing.height, windowing.width, 3), np.uint8),
         probe_name="a black window",
     )
+
+
+def finding_voices(description: SpeakerModelDescription) -> Operation[Sequence[SampleArray], ChunkVoices]:
+    """Return the operation that finds voices in chunks, (samples,) int16 mono each.
+
+    Args:
+        description: The speaker model.
+    """
+
+    def parse(value: Any, count: int) -> list[ChunkVoices]:
+        voices = [ChunkVoices.from_json(each) for each in _list_of(count, "chunks with voices", value)]
+        for each in voices:
+            each.check_size(description.embedding_size)
+        return voices
+
+    return Operation(
+        pack=lambda chunks: wire.pack({"sample_rate": description.sample_rate, "chunks": list(chunks)}),
+        parse=parse,
+        nbytes=_size_of_chunks,
+        join=_concatenated,
+        probe=_silence(description.sample_rate),
+        probe_name="a second of silence",
+    )
+
+
+def _silence(sample_rate: int) -> Sequence[SampleArray]:
+    """Return a chunk of a second without any sound."""
+    return [np.zeros(sample_rate, np.int16)]
+
+
+def _size_of_chunks(chunks: Sequence[SampleArray]) -> int:
+    return sum(chunk.nbytes for chunk in chunks)
 
 
 def _parse_captions(value: Any, count: int) -> list[FrameCaption]:

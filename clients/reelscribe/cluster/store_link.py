@@ -14,6 +14,7 @@ from reelscribe.contract.source import Section, Source
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind
+from reelscribe.results.speakers import TimedVoices
 from reelscribe.run.messages import Lease
 
 
@@ -103,6 +104,10 @@ class StoreLink:
     def shots(self, job: int) -> asyncio.Future[list[Section]]:
         """See `Ledger.shots`."""
         return self._ask("shots", job)
+
+    def voices(self, job: int) -> asyncio.Future[list[TimedVoices]]:
+        """See `Ledger.voices`."""
+        return self._ask("voices", job)
 
     def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """See `Ledger.save_opened`."""

@@ -1,8 +1,8 @@
 """Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-Captioners, speech models, clip models, shot models and chat models share the fields of `ModelDescription`. The JSON of
-a description is part of the protocol between client and server. Two models with the same `identity` give the same
-answers.
+Captioners, speech models, clip models, shot models, speaker models and chat models share the fields of
+`ModelDescription`. The JSON of a description is part of the protocol between client and server. Two models with the
+same `identity` give the same answers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ModelDescription:
     """The fields that every kind of model has."""
 
     kind: ClassVar[str]
-    """Name of this kind of model in error messages: "caption", "speech", "clip", "shot" or "chat"."""
+    """Name of this kind of model in error messages: "caption", "speech", "clip", "shot", "speaker" or "chat"."""
     marker: ClassVar[str]
     """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
@@ -243,7 +243,7 @@ class SpeechDescription(ModelDescription):
     """Description of a speech model."""
 
     kind: ClassVar[str] = "speech"
-    marker: ClassVar[str] = "max_chunks"
+    marker: ClassVar[str] = "tasks"
     limits: ClassVar[tuple[str, ...]] = ("max_chunks",)
     tuple_fields: ClassVar[tuple[str, ...]] = ("languages", "tasks", "devices")
 
@@ -271,10 +271,8 @@ class SpeechDescription(ModelDescription):
     def check(self) -> None:
         """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
         super().check()
-        for name in ("sample_rate", "beams"):
-            read_count(name, getattr(self, name), 1, 2**31 - 1)
-        samples = int(read_number("chunk_seconds", self.chunk_seconds) * self.sample_rate)
-        read_count("chunk_seconds times sample_rate", samples, 1, MAX_ITEM_BYTES // 2)
+        read_count("beams", self.beams, 1, 2**31 - 1)
+        _check_chunks(self.sample_rate, self.chunk_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +340,31 @@ class ShotModelDescription(ModelDescription):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpeakerModelDescription(ModelDescription):
+    """Description of a speaker model."""
+
+    kind: ClassVar[str] = "speaker"
+    marker: ClassVar[str] = "embedding_size"
+    limits: ClassVar[tuple[str, ...]] = ("max_chunks",)
+    tuple_fields: ClassVar[tuple[str, ...]] = ("devices",)
+
+    embedding_size: int
+    """Number of values of an embedding."""
+    sample_rate: int
+    """Sample rate of the model, in Hz."""
+    chunk_seconds: float
+    """Length of the longest chunk, in seconds."""
+    max_chunks: int
+    """Largest number of chunks in one request."""
+
+    def check(self) -> None:
+        """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
+        super().check()
+        read_count("embedding_size", self.embedding_size, 1, 2**16)
+        _check_chunks(self.sample_rate, self.chunk_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatModelDescription(ModelDescription):
     """Description of a chat model, which answers a text with a text. Servers with OpenAI's API have them."""
 
@@ -354,3 +377,10 @@ class ChatModelDescription(ModelDescription):
     """Largest number of tokens of a question and its answer together."""
     max_texts: int
     """Largest number of questions in one request."""
+
+
+def _check_chunks(sample_rate: int, chunk_seconds: float) -> None:
+    """Raise TypeError for a sample rate in Hz, or for chunks, with which nothing can work."""
+    read_count("sample_rate", sample_rate, 1, 2**31 - 1)
+    samples = int(read_number("chunk_seconds", chunk_seconds) * sample_rate)
+    read_count("chunk_seconds times sample_rate", samples, 1, MAX_ITEM_BYTES // 2)

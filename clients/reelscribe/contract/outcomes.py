@@ -178,6 +178,23 @@ class SpeechFailure(TimedText):
         return self.start, _of_speaker(self.speaker, f"no transcript: {self.error}")
 
 
+@dataclass(frozen=True)
+class Turn(TimedText):
+    """A stretch in which one speaker speaks. Those of two speakers overlap where both speak."""
+
+    start: float
+    """Presentation time at which it starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+    speaker: str
+    """Name of the speaker, such as "speaker 1"."""
+
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and who speaks until when."""
+        return self.start, f"{self.speaker} until {clock(self.end)}"
+
+
 AudioResult = Utterance | Silence | SpeechFailure
 """The result of a stretch of audio."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Utterance
+from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Turn, Utterance
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
@@ -153,6 +153,8 @@ class AnnotatedSource:
     """None if no transcript was made."""
     clips: Clips | None
     """None if no clips were described."""
+    turns: list[Turn] | None
+    """Who speaks when, in the order of time; None if speakers were not told apart by their voices."""
     shots: Shots | None
     """None if no shots were looked for, or some were looked for to choose clips or frames, and there are none."""
     summary: Summary | None
@@ -271,6 +273,7 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         captions=None if value["caption_settings"] is None else _captions(value, models),
         transcript=None if value["speech_settings"] is None else _transcript(value, models),
         clips=None if value["clip_settings"] is None else _clips(value, models),
+        turns=None if value.get("speaker_settings") is None else [*map(_turn, value["turns"])],
         shots=_shots(value["shots"], value["shot_settings"], models),
         summary=None if value["summary_settings"] is None else _summary(value, models),
     )
@@ -387,6 +390,10 @@ def _model(value: Any) -> Model:
 
 def _path(value: Any) -> str:
     return restore_path(_text(value))
+
+
+def _turn(value: Any) -> Turn:
+    return Turn(_seconds(value["start"]), _seconds(value["end"]), _text(value["speaker"]))
 
 
 def _word(value: Any) -> Word:

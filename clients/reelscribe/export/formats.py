@@ -247,7 +247,7 @@ def _missing(annotations: Path, kind: str) -> UsageError:
         "captions": ("caption", ""),
         "clips": ("caption", " --clips shots"),
         "transcript": ("transcribe", ""),
-        "speakers": ("transcribe", " --channels separate"),
+        "speakers": ("transcribe", " --speakers auto"),
     }[kind]
     wanted = "transcripts" if kind == "transcript" else kind
     return UsageError(

@@ -68,14 +68,17 @@ class SpeakerNames:
 
     def applied(self, source: AnnotatedSource) -> AnnotatedSource:
         """Return a source with the names of its speakers in their places."""
-        if source.transcript is None:
-            return source
-        utterances = source.transcript.utterances
-        names = self.of((source.path, source.absolute_path), (each.speaker for each in utterances))
+        utterances, turns = source.transcript.utterances if source.transcript else [], source.turns
+        speakers = [each.speaker for each in (*utterances, *(turns or ()))]
+        names = self.of((source.path, source.absolute_path), speakers) if source.transcript or turns else {}
         if all(speaker == name for speaker, name in names.items()):
             return source
         named = [replace(each, speaker=each.speaker and names[each.speaker]) for each in utterances]
-        return replace(source, transcript=replace(source.transcript, utterances=named))
+        return replace(
+            source,
+            transcript=source.transcript and replace(source.transcript, utterances=named),
+            turns=turns and [replace(each, speaker=names[each.speaker]) for each in turns],
+        )
 
     def unused(self) -> list[str]:
         """Return a line for each name that is of nothing, once all sources have been named."""
@@ -138,12 +141,15 @@ def rttm(source: AnnotatedSource) -> str:
     Programs that compare speakers, such as pyannote.metrics and dscore, read it. Its fields are separated by spaces,
     and no field may have one.
 
+    If voices were told apart, its lines are their turns, which may overlap; otherwise they are the segments.
+
     Args:
         source: The annotations of the source. Times count from the time at which players start it.
     """
     file = _rttm_field(os.path.splitext(os.path.basename(source.path))[0])
     lines = []
-    for each in source.transcript.utterances if source.transcript else ():
+    said = source.transcript.utterances if source.transcript else []
+    for each in said if source.turns is None else source.turns:
         if each.speaker is not None:
             start, end = (player_milliseconds(time, source.start_seconds) for time in (each.start, each.end))
             times = f"{start / 1000:.3f} {max(1, end - start) / 1000:.3f}"

@@ -7,7 +7,9 @@ from typing import Literal
 
 from reelscribe.reporting.formatting import describe_duration
 
-Counts = Literal["frames", "seconds of audio", "clips", "seconds of video", "frames of video", "summaries"]
+Counts = Literal[
+    "frames", "seconds of audio", "clips", "seconds of video", "frames of video", "seconds of voices", "summaries"
+]
 """Units in which tracks count their progress. They appear in ledgers and in --json-log."""
 
 
@@ -54,6 +56,15 @@ UNITS: dict[Counts, Unit] = {
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
     "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),
     "frames of video": Unit("shots", "shots", "--decode-workers", True, "frame", verb="searched for shots"),
+    "seconds of voices": Unit(
+        "speakers",
+        "speakers",
+        "--audio-workers",
+        False,
+        "audio searched for speakers",
+        "of this silent",
+        is_time=True,
+    ),
     "summaries": Unit(
         "summaries",
         "summaries",

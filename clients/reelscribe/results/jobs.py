@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from reelscribe.contract.fields import check_types, read_count, read_number, read_text
-from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.fields import check_types, read_count, read_list, read_number, read_text
+from reelscribe.contract.outcomes import SourceError, Turn
 from reelscribe.contract.source import AudioInfo, Section, Span, VideoInfo
 
 
@@ -52,15 +52,25 @@ class SavedAudio:
     info: AudioInfo
     why_incomplete: str | None
     """The reason why audio is missing from the part of the file that was decoded; None if none is missing."""
+    turns: Sequence[Turn] | None = None
+    """Who speaks when, in the order of time; None unless that was asked for and is known."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that the ledger keeps."""
-        return {**vars(self), "info": vars(self.info)}
+        """Return the JSON that the ledger keeps, without turns if there are none."""
+        value: dict[str, Any] = {"info": vars(self.info), "why_incomplete": self.why_incomplete}
+        if self.turns is not None:
+            value["turns"] = [(turn.start, turn.end, turn.speaker) for turn in self.turns]
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        saved = cls(AudioInfo(**value["info"]), value["why_incomplete"])
+        turns = value.get("turns")
+        saved = cls(
+            AudioInfo(**value["info"]),
+            value["why_incomplete"],
+            None if turns is None else [_turn(*turn) for turn in read_list("turns", turns)],
+        )
         check_types(saved)
         check_types(saved.info)
         return saved
@@ -73,6 +83,10 @@ def _section(start_frame: int, end_frame: int, start_seconds: float, end_seconds
         read_number("start_seconds", start_seconds),
         read_number("end_seconds", end_seconds),
     )
+
+
+def _turn(start: float, end: float, speaker: str) -> Turn:
+    return Turn(read_number("start", start), read_number("end", end), read_text("speaker", speaker))
 
 
 SavedSource = SavedVideo | SavedAudio

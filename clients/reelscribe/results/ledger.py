@@ -37,6 +37,7 @@ from reelscribe.results.known_files import AskedFile, KnownFile, look_up
 from reelscribe.results.records import Kind, KnownSource, caption_spans
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 from reelscribe.results.shots import SavedShotBatch, shots_of_job
+from reelscribe.results.speakers import SavedVoiceBatch, TimedVoices
 from reelscribe.storage.address import file_of
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
@@ -246,6 +247,14 @@ class Ledger:
         """
         return self._ask(self._shots, job)
 
+    def voices(self, job: int) -> asyncio.Future[list[TimedVoices]]:
+        """Return the voices of a content, in the order of time.
+
+        Args:
+            job: Number of the job of a speaker model.
+        """
+        return self._ask(self._voices, job)
+
     def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened.
 
@@ -416,6 +425,10 @@ class Ledger:
         ((opened, settings),) = self._select(_FIND_OPENED, job)
         batches = (SavedShotBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
         return [*shots_of_job(SavedVideo.from_json(json.loads(opened)), json.loads(settings), batches)[0]]
+
+    def _voices(self, job: int) -> list[TimedVoices]:
+        batches = (SavedVoiceBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
+        return [chunk for batch in batches for chunk in batch.chunks]
 
 
 def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:

@@ -32,14 +32,16 @@ from reelscribe.contract.outcomes import (
     SourceError,
     SourceSummary,
     SpeechFailure,
+    Turn,
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
 from reelscribe.contract.speech import Word, known_fields, transcribed_channels
 from reelscribe.errors import OutputError
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
+from reelscribe.results.speakers import with_speakers
 
-Kind = Literal["captions", "transcript", "shots", "clips", "summary"]
+Kind = Literal["captions", "transcript", "shots", "clips", "speakers", "summary"]
 """A kind of annotations."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -129,6 +131,21 @@ class TranscriptResult:
 
 
 @dataclass(frozen=True)
+class SpeakerResult:
+    """Who speaks when in one source."""
+
+    settings: ModelSettings
+    audio: AudioInfo | None = None
+    """None if the source has no audio or could not be opened."""
+    decoded_seconds: float = 0.0
+    """As in TranscriptResult."""
+    error: SourceError | None = None
+    """The error that the search for voices ended with; None if it went well."""
+    turns: Sequence[Turn] = ()
+    """The turns in the order of time."""
+
+
+@dataclass(frozen=True)
 class ShotResult:
     """The shots of one source."""
 
@@ -196,6 +213,8 @@ class Record:
     """None if no shots were looked for by themselves."""
     description_result: DescriptionResult | None = None
     """None if no clips were described."""
+    speaker_result: SpeakerResult | None = None
+    """None if nobody asked who speaks."""
     summary_result: SummaryResult | None = None
     """None if no summary was asked for."""
     unreadable: SourceError | None = None
@@ -240,13 +259,21 @@ class Record:
         known = self.shot_result.transitions if self.shot_result else ()
         return known or (None,) * len(self.shots)
 
-    def results(self) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult | SummaryResult]:
+    def utterances(self) -> Iterator[Utterance]:
+        """Yield what is said in the source, in the order of time, with its speakers if they are known."""
+        said = self.transcript_result.utterances() if self.transcript_result else iter(())
+        return with_speakers(said, self.speaker_result.turns) if self.speaker_result else said
+
+    def results(
+        self,
+    ) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult | SpeakerResult | SummaryResult]:
         """Yield the results of each kind that was made."""
         results = (
             self.caption_result,
             self.description_result,
             self.shot_result,
             self.transcript_result,
+            self.speaker_result,
             self.summary_result,
         )
         return (result for result in results if result)
@@ -259,11 +286,12 @@ class Record:
             transcript_result=self.transcript_result if "transcript" in kinds else None,
             shot_result=self.shot_result if "shots" in kinds else None,
             description_result=self.description_result if "clips" in kinds else None,
+            speaker_result=self.speaker_result if "speakers" in kinds else None,
             summary_result=self.summary_result if "summary" in kinds else None,
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of each field. Every record has every field.
+        """Yield the name and the value of each field. Every record has every field but those of speakers.
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
@@ -271,7 +299,7 @@ class Record:
         clips = self.description_result and _with_few_in_memory(self.description_result)
         transcript = self.transcript_result and _with_few_in_memory(self.transcript_result)
         video = self.video
-        audio = transcript.audio if transcript else None
+        heard = next((each for each in (transcript, self.speaker_result) if each and each.audio), None)
         source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.digest}
         place = {"version": self.version, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "source", source | place
@@ -279,7 +307,7 @@ class Record:
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
         yield "media", _object(video) if video else None
-        yield "audio", {**vars(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
+        yield "audio", {**vars(heard.audio), "seconds": heard.decoded_seconds} if heard else None
         summary = self.summary_result and self.summary_result.summary
         yield "summary", {**vars(summary), "keywords": [*summary.keywords]} if summary else None
         yield "summary_settings", self.summary_result.settings.id if self.summary_result else None
@@ -292,10 +320,13 @@ class Record:
         yield "clips", _flagged(clips.described(), clips.settings) if clips else ()
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
-        yield "segments", map(_utterance, transcript.utterances() if transcript else ())
+        yield "segments", map(_utterance, replace(self, transcript_result=transcript).utterances())
         yield "silences", map(_of_audio, transcript.silences() if transcript else ())
         yield "speech_failures", map(_of_audio, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
+        if self.speaker_result:
+            yield "turns", map(_object, self.speaker_result.turns)
+            yield "speaker_settings", self.speaker_result.settings.id
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a strip of thumbnails with captions, descriptions or what is said."""
@@ -317,7 +348,7 @@ class Record:
         elif self.description_result:
             yield from ((clip.start, clip.text) for clip in self.description_result.described())
         elif self.transcript_result:
-            yield from (utterance.moment for utterance in self.transcript_result.utterances())
+            yield from (utterance.moment for utterance in self.utterances())
 
 
 Result = TypeVar("Result", CaptionResult, DescriptionResult, TranscriptResult)
@@ -336,6 +367,8 @@ def error_of(errors: Mapping[Kind, SourceError | None]) -> SourceError | None:
     Args:
         errors: The error of each kind of results that was made; None for one that went well.
     """
+    if "transcript" in errors and (error := errors.get("speakers")) and error.is_missing_stream:
+        errors = {kind: each for kind, each in errors.items() if kind != "speakers"}  # the transcript lacks it, too
     failed = {_PARTS[kind]: error for kind in _PARTS if (error := errors.get(kind))}
     counted = {part: error for part, error in failed.items() if not error.is_missing_stream}
     read = errors.keys() - {"summary"}  # which is made of the others, and of no stream
@@ -371,14 +404,11 @@ def with_job(
     samples = job.missing[0].first if job.total is None else job.total
     audio = job.opened.info if isinstance(job.opened, SavedAudio) else None
     channels = transcribed_channels(settings.settings.get("channels", "mix"), audio.channels if audio else 1)
-    transcript = TranscriptResult(
-        settings,
-        audio=audio,
-        decoded_seconds=samples / channels / read_count("sample_rate", settings.settings["sample_rate"], least=1),
-        error=job.error,
-        results=results,
-    )
-    return replace(record, transcript_result=transcript)
+    seconds = samples / channels / read_count("sample_rate", settings.settings["sample_rate"], least=1)
+    if kind == "speakers":
+        turns = (job.opened.turns if isinstance(job.opened, SavedAudio) else None) or ()
+        return replace(record, speaker_result=SpeakerResult(settings, audio, seconds, job.error, turns))
+    return replace(record, transcript_result=TranscriptResult(settings, audio, seconds, job.error, results))
 
 
 def video_fields(job: Job) -> dict[str, Any]:
@@ -392,6 +422,7 @@ _KINDS: dict[type, Kind] = {
     DescriptionResult: "clips",
     ShotResult: "shots",
     TranscriptResult: "transcript",
+    SpeakerResult: "speakers",
     SummaryResult: "summary",
 }
 
@@ -400,6 +431,7 @@ _PARTS: dict[Kind, str] = {
     "clips": "clips",
     "shots": "shots",
     "transcript": "audio",
+    "speakers": "speakers",
     "summary": "summary",
 }
 """The name in errors of the part of a source that each kind of result is made of, in the order of the errors."""

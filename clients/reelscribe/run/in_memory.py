@@ -21,8 +21,9 @@ from reelscribe.decode.audio import SilenceDetector
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
+from reelscribe.run.tracks.audio import chunk_samples
 from reelscribe.run.tracks.captions import CaptionOptions
-from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.transcripts import SpeechOptions
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:

@@ -14,6 +14,7 @@ from reelscribe.contract.source import Section, Source, Span
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, missing_spans
 from reelscribe.results.records import Kind
+from reelscribe.results.speakers import TimedVoices
 
 T = TypeVar("T")
 
@@ -54,6 +55,9 @@ class Store(Protocol):
 
     def shots(self, job: int) -> asyncio.Future[list[Section]]:
         """Return the shots of a content, in order."""
+
+    def voices(self, job: int) -> asyncio.Future[list[TimedVoices]]:
+        """Return the voices of a content, in the order of time."""
 
     def save_opened(self, job: int, opened: SavedSource | None, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened."""
@@ -128,6 +132,10 @@ class MemoryStore:
         return _known([])
 
     def shots(self, job: int) -> asyncio.Future[list[Section]]:  # noqa: ARG002 - likewise
+        """Return nothing."""
+        return _known([])
+
+    def voices(self, job: int) -> asyncio.Future[list[TimedVoices]]:  # noqa: ARG002 - likewise
         """Return nothing."""
         return _known([])
 

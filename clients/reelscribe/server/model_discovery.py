@@ -23,6 +23,7 @@ from reelscribe.contract.descriptions import (
     ClipModelDescription,
     ModelDescription,
     ShotModelDescription,
+    SpeakerModelDescription,
     SpeechDescription,
 )
 from reelscribe.errors import (
@@ -42,6 +43,7 @@ USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     SpeechDescription: ("speech", "whisper"),
     ClipModelDescription: ("clips", "qwen3-vl"),
     ShotModelDescription: ("shots", "transnetv2"),
+    SpeakerModelDescription: ("speakers", "ge2e"),
 }
 """Names that are tried where the management API, which alone lists models, cannot be reached."""
 
@@ -52,6 +54,7 @@ _NAME_AND_OPTION: dict[type[ModelDescription], tuple[str, str]] = {
     SpeechDescription: ("speech model", "--model NAME, or in `annotate` with --speech-model NAME"),
     ClipModelDescription: ("clip model", "--model NAME, or in `annotate` with --clip-model NAME"),
     ShotModelDescription: ("shot model", "--shot-model NAME"),
+    SpeakerModelDescription: ("speaker model", "--speaker-model NAME"),
     ChatModelDescription: ("chat model", "--summary-model NAME"),
 }
 
@@ -62,8 +65,8 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
     Args:
         found: The server. A server with OpenAI's API lists its models, but not their kinds. Those of a TorchServe are
             listed if its management address is known; otherwise USUAL_NAMES are tried.
-        kind: CaptionerDescription, ClipModelDescription, SpeechDescription, ShotModelDescription or, for a server with
-            OpenAI's API alone, ChatModelDescription.
+        kind: CaptionerDescription, ClipModelDescription, SpeechDescription, ShotModelDescription,
+            SpeakerModelDescription or, for a server with OpenAI's API alone, ChatModelDescription.
         name: The name that was given; None if none was.
 
     Raises:
@@ -205,7 +208,7 @@ async def _describe(endpoint: TorchServeEndpoint[ModelDescription]) -> ModelDesc
 
 
 def _read_any(value: Any) -> ModelDescription:
-    for kind in (CaptionerDescription, ClipModelDescription, ShotModelDescription):
+    for kind in (CaptionerDescription, ClipModelDescription, ShotModelDescription, SpeakerModelDescription):
         with suppress(ServerError):
             return kind.from_json(value)
     return SpeechDescription.from_json(value)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from reelscribe.cli.options.run import RunOptions, one_of, speed_option, text_of
+from reelscribe.cli.options.servers import SpeakerModel
 from reelscribe.cli.parser.help import Heading
+from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:
+    from reelscribe._track_specs import ModelSpec
     from reelscribe.run.tracks.transcripts import SpeechOptions
+    from reelscribe.server.server_discovery import FoundServer
 
 speech_option = partial(typer.Option, rich_help_panel=Heading.SPEECH)
 
@@ -48,6 +53,15 @@ class AudioOptions:
             " of which is sent, so two cost twice as much.",
         ),
     ] = "mix"
+    speakers: Annotated[
+        str | None,
+        speech_option(
+            metavar="auto|N|N..M",
+            help="Also tell speakers apart by their voices, with a speaker model: any number of them, this number, or"
+            " from N to M. Segments are cut where the speaker changes with --word-times. Needs reelscribe[speakers].",
+        ),
+    ] = None
+    speaker_model: SpeakerModel = None
     initial_prompt: Annotated[
         str | None,
         speech_option(
@@ -127,7 +141,6 @@ class AudioOptions:
         Raises:
             UsageError: The value of an option is invalid.
         """
-        from reelscribe.contract.chunking import Cutting
         from reelscribe.contract.speech import Channels, TranscriptionOptions
         from reelscribe.run.tracks.transcripts import SpeechOptions
 
@@ -140,12 +153,47 @@ class AudioOptions:
                 None if self.hotwords is None else text_of("--hotwords", self.hotwords),
                 self.beams,
             ),
-            cutting=Cutting(self.search_seconds, self.window_seconds),
-            silence_db=self.silence_db,
-            vad=self.vad,
             channels=one_of(self.channels, get_args(Channels), "--channels"),
-            chunks_per_request=self.chunks_per_request,
-            audio_workers=self.audio_workers,
-            stall_seconds=run.stall_seconds,
-            retry_failed=run.retry_failed,
+            **self._shared(run),
         )
+
+    def speaker_specs(self, run: RunOptions, found: Sequence[FoundServer], requests_in_flight: int) -> list[ModelSpec]:
+        """Return what tells speakers apart; nothing if that is not wanted.
+
+        Args:
+            run: The options of the run.
+            found: The servers of the speaker model.
+            requests_in_flight: Largest number of unanswered requests.
+
+        Raises:
+            UsageError: The value of an option is invalid, or two options do not fit together.
+        """
+        from reelscribe._track_specs import ModelSpec
+        from reelscribe.contract.voices import SpeakerBounds
+        from reelscribe.run.tracks.speakers import SpeakerOptions
+
+        if self.speakers is None:
+            if self.speaker_model is not None:
+                raise UsageError("--speaker-model: expected --speakers with it, as it names the model that finds them")
+            return []
+        if self.channels == "separate":
+            raise UsageError(
+                "--speakers: expected it without --channels separate, which takes each channel for a speaker; voices"
+                " are told apart in the mix of all channels"
+            )
+        options = SpeakerOptions(SpeakerBounds.parse(self.speakers), **self._shared(run))
+        return [ModelSpec(options, found, self.speaker_model, requests_in_flight)]
+
+    def _shared(self, run: RunOptions) -> dict[str, Any]:
+        """Return what tracks of audio share."""
+        from reelscribe.contract.chunking import Cutting
+
+        return {
+            "cutting": Cutting(self.search_seconds, self.window_seconds),
+            "silence_db": self.silence_db,
+            "vad": self.vad,
+            "chunks_per_request": self.chunks_per_request,
+            "audio_workers": self.audio_workers,
+            "stall_seconds": run.stall_seconds,
+            "retry_failed": run.retry_failed,
+        }

@@ -42,6 +42,10 @@ ShotModel = Annotated[
     str | None,
     server_option(metavar="NAME", help="Name of the shot model on the server. By default the only one."),
 ]
+SpeakerModel = Annotated[
+    str | None,
+    server_option(metavar="NAME", help="Name of the speaker model on the server. By default the only one."),
+]
 TranscribingModel = Annotated[
     str | None,
     server_option("--model", metavar="NAME", help="Name of the speech model on the server. By default the only one."),

@@ -24,8 +24,9 @@ from reelscribe.errors import ReelscribeError, RequestRefused, UsageError
 from reelscribe.reporting.formatting import count
 from reelscribe.reporting.units import UNITS, Counts
 from reelscribe.results.batches import SavedBatch
-from reelscribe.results.jobs import Job
+from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
+from reelscribe.run.store import Store
 from reelscribe.thumbnails.store import ThumbnailTask
 
 
@@ -225,6 +226,15 @@ class Medium(ABC):
             answers: The answer to each of its items, or the RequestRefused because of which it has none.
         """
         raise NotImplementedError
+
+    async def concluded(self, job: Job, store: Store) -> SavedSource | None:  # noqa: ARG002 - few need all batches
+        """Return what is known about an opened source once all that it has is saved, if that tells more about it.
+
+        Args:
+            job: The job.
+            store: The place of its saved batches.
+        """
+        return None
 
     @abstractmethod
     def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:

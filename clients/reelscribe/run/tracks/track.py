@@ -277,13 +277,16 @@ class Track:
             raise
         except MediaError as error:
             self.raise_if_stopping()
-            return replace(await self.job(assigned), done=True, error=source_error(error))
+            return await self._ended(assigned, source_error(error))
         return await self._ended(assigned)
 
-    async def _ended(self, assigned: Assignment) -> Job:
-        """Return the job of a source after its last request."""
+    async def _ended(self, assigned: Assignment, error: SourceError | None = None) -> Job:
+        """Return the job of a source after its last request, with what stopped it, or else with its verdict."""
+        medium = assigned.planned.medium
         job, failures = await self._store.outcome(assigned.source.sha256, assigned.settings_id)
-        return replace(job, done=True, error=assigned.planned.medium.verdict(job, failures))
+        if opened := await medium.concluded(job, self._store):
+            await self._store.save_opened(job.id, opened, job.total)
+        return replace(job, done=True, error=error or medium.verdict(job, failures))
 
     async def send(self, assigned: Assignment, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.results.escaping import escape_surrogates
-from reelscribe.results.records import FinishedSource
+from reelscribe.results.records import FinishedSource, Kind
 from reelscribe.viewer.index.building import iter_lines
 from reelscribe.viewer.index.source_row import digest_of, fingerprint
 
@@ -71,6 +71,7 @@ def fingerprint_of(source: FinishedSource) -> bytes:
         source: What the ledger knows of a source without its results.
     """
     error = source.error and SourceError(*map(escape_surrogates, source.error))
-    settings = [source.settings.get(kind) for kind in ("captions", "clips", "shots", "transcript", "summary")]
+    kinds: tuple[Kind, ...] = ("captions", "clips", "shots", "transcript", "speakers", "summary")
+    settings = [source.settings.get(kind) for kind in kinds]
     facts = escape_surrogates(source.name), source.bytes, source.sha256 or None, source.missing
     return fingerprint(*facts, *(error or (None, None)), *settings)

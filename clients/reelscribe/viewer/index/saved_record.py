@@ -178,6 +178,7 @@ class SavedRecord(msgspec.Struct):
     segments: list[Segment] = []
     speech_failures: list[FailedChunk] = []
     speech_settings: str | None = None
+    speaker_settings: str | None = None
 
     @property
     def start_seconds(self) -> float:

@@ -54,6 +54,7 @@ class _Line(msgspec.Struct, gc=False):
     media: _Media | None = None
     audio: _Audio | None = None
     summary: SourceSummary | None = None
+    speaker_settings: str | None = None
     summary_settings: str | None = None
     shots: list[_Nothing] = []
     shot_settings: str | None = None
@@ -240,6 +241,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
             record.clip_settings,
             record.shot_settings,
             record.speech_settings,
+            record.speaker_settings,
             record.summary_settings,
         ),
         path=source.absolute_path,

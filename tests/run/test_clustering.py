@@ -1,0 +1,65 @@
+"""Embeddings become speakers: separable ones, bounds, short voices, and hours in bounded memory."""
+
+import tracemalloc
+
+import numpy as np
+
+from reelscribe.contract.voices import SpeakerBounds
+from reelscribe.run.tracks.clustering import speakers_of
+
+ANY = SpeakerBounds()
+
+
+def embeddings(labels: np.ndarray, spread: float = 0.6, size: int = 64) -> np.ndarray:
+    """Vectors around a random direction for each label, about as alike as those of real voices."""
+    rng = np.random.default_rng(0)
+    directions = np.abs(rng.standard_normal((labels.max() + 1, size)))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    around = rng.standard_normal((len(labels), size)) * spread / size**0.5
+    return (directions[labels] + around).astype(np.float32)
+
+
+def turns(*lengths: int) -> np.ndarray:
+    """Labels of speakers 0, 1, 2, 0, 1, ... that speak for so many parts."""
+    return np.repeat(np.arange(len(lengths)) % 3, lengths)
+
+
+def speakers(labels: np.ndarray, bounds: SpeakerBounds = ANY) -> list[int]:
+    return speakers_of(embeddings(labels), np.full(len(labels), 0.5), bounds)
+
+
+def test_voices_that_can_be_told_apart_are():
+    labels = turns(20, 15, 30, 10, 25, 5)
+    assert speakers(labels) == labels.tolist()
+    assert speakers(labels) == speakers(labels)
+    assert speakers(turns(40)) == [0] * 40
+    assert speakers(turns(1)) == [0]
+    assert speakers_of(np.empty((0, 8), np.float32), np.empty(0), ANY) == []
+
+
+def test_speakers_are_numbered_in_the_order_in_which_they_appear():
+    labels = 2 - turns(20, 20, 20)
+    assert speakers(labels) == turns(20, 20, 20).tolist()
+
+
+def test_the_number_of_speakers_is_held_to_its_bounds():
+    three, one = turns(20, 20, 20), turns(40)
+    for least, most in ((1, 2), (2, 2), (3, 3), (4, 4), (3, 5)):
+        assert least <= len(set(speakers(three, SpeakerBounds(least, most)))) <= most
+    assert len(set(speakers(one, SpeakerBounds(2, 2)))) == 2
+
+
+def test_a_voice_of_a_moment_is_no_speaker():
+    labels = np.array([0] * 60 + [2] + [1] * 60)
+    assert len(set(speakers(labels))) == 2
+
+
+def test_speakers_keep_their_names_over_hours_in_bounded_memory():
+    labels = turns(*[7, 30, 12] * 500)  # 24,500 parts
+    vectors, seconds = embeddings(labels), np.full(len(labels), 0.5)
+    tracemalloc.start()
+    found = speakers_of(vectors, seconds, ANY)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == labels.tolist()
+    assert peak < 6 * vectors.nbytes

@@ -1,0 +1,106 @@
+"""Runs that tell speakers apart: records, exports, interruptions, failures, and answers that are none."""
+
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from reelscribe._values import SavedRecord
+from reelscribe.contract.voices import SpeakerBounds
+from reelscribe.errors import ServerError
+from reelscribe.export.formats import export
+from reelscribe.results.annotations import NAME
+from support.audio import RATE
+from support.fake_torchserve import refused
+from support.speaker_runs import answers, speaker_server, tell_apart, voices_of, write_talk
+
+TURNS = [
+    {"start": 0.0, "end": 6.0, "speaker": "speaker 1"},
+    {"start": 6.0, "end": 11.0, "speaker": "speaker 2"},
+    {"start": 11.0, "end": 16.0, "speaker": "speaker 1"},
+]
+"""Who speaks in the talk."""
+
+
+@pytest.fixture
+def talk(tmp_path) -> Path:
+    return write_talk(tmp_path / "talk.flac", (1, 6), (0, 5), (1, 5))
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    return tmp_path / "out"
+
+
+def record_in(out: Path) -> dict:
+    return json.loads((out / NAME).read_text())
+
+
+async def test_the_record_has_the_turns_and_exports_show_them(talk, out):
+    async with speaker_server() as server:
+        summary = await tell_apart(out, [talk], server)
+    record = record_in(out)
+    assert (record["status"], record["turns"], record["audio"]["seconds"]) == ("ok", TURNS, 16.0)
+    assert SavedRecord.from_line((out / NAME).read_bytes()).to_dict() == record
+    assert summary.snapshot.tracks[0].done == 16
+    settings = json.loads((out / "run.json").read_text())["settings"][record["speaker_settings"]]["settings"]
+    assert (settings["speakers"], settings["clustering"], settings["chunk_seconds"]) == ("auto", "1", 4.0)
+    (out / "speakers.toml").write_text('[speakers]\n"speaker 2" = "Ms Okafor"\n')
+    export(out / NAME, out, ["rttm"])
+    lines = (out / "rttm" / "talk.flac.rttm").read_text().splitlines()
+    assert [[*line.split()[3:5], line.split()[7]] for line in lines] == [
+        ["0.000", "6.000", "speaker_1"],
+        ["6.000", "5.000", "Ms_Okafor"],
+        ["11.000", "5.000", "speaker_1"],
+    ]
+
+
+async def test_the_number_of_speakers_makes_another_job(talk, out):
+    async with speaker_server() as server:
+        await tell_apart(out, [talk], server)
+        await tell_apart(out, [talk], server, speakers=SpeakerBounds(1, 1))
+    assert {turn["speaker"] for turn in record_in(out)["turns"]} == {"speaker 1"}
+
+
+async def test_an_interrupted_run_continues_to_the_same_bytes(talk, out, tmp_path):
+    async with speaker_server() as server:
+        await tell_apart(tmp_path / "quiet", [talk], server)
+    count = 0
+
+    async def fails_at_third(request):
+        nonlocal count
+        count += 1
+        return web.json_response("no voices") if count == 3 else await answers(request)
+
+    async with speaker_server(fails_at_third) as server:
+        with pytest.raises(ServerError):
+            await tell_apart(out, [talk], server)
+    async with speaker_server() as server:
+        await tell_apart(out, [talk], server)
+        assert 0 < len(server.received) < 4
+    assert (out / NAME).read_bytes() == (tmp_path / "quiet" / NAME).read_bytes()
+
+
+async def test_a_chunk_that_fails_is_tried_again_with_retry_failed(talk, out):
+    async def refuse_two_voices(request):
+        chunk = request.tree["chunks"][0]
+        alike = voices_of(chunk[:RATE]) == voices_of(chunk[-RATE:])
+        return await answers(request) if alike else refused(422, "SpeechError", "two voices")
+
+    async with speaker_server(refuse_two_voices) as server:
+        await tell_apart(out, [talk], server)
+    assert record_in(out)["error"]["message"] == "2 chunks of audio have no voices: status 422: two voices"
+    async with speaker_server() as server:
+        await tell_apart(out, [talk], server, retry_failed=True)
+    assert (record_in(out)["status"], record_in(out)["turns"]) == ("ok", TURNS)
+
+
+@pytest.mark.parametrize("answer", [{"times": [0, 1], "embeddings": "AAA="}, {"times": [1]}, None])
+async def test_answers_that_are_none_end_the_run(talk, out, answer):
+    async def lie(request):
+        return web.json_response([answer for _ in request.tree["chunks"]])
+
+    async with speaker_server(lie) as server:
+        with pytest.raises(ServerError):
+            await tell_apart(out, [talk], server)
