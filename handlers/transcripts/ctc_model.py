@@ -1,7 +1,8 @@
 """Speech models with a CTC head: wav2vec2, HuBERT, WavLM, Parakeet and others.
 
 Decoding is greedy (Graves et al. 2006): take the most probable token of each frame, merge repetitions, and drop blanks.
-The frames of a word's first and last token give its times.
+The frames of a word's first and last token give its times. Chunks whose words are known are aligned with these instead
+(ctc_alignment.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import load_pretrained, revision_of
-from transcripts.speech_model import Chunk, Samples, SpeechSettings, round_seconds
+from transcripts.ctc_alignment import SpelledWords, Speller, TokenSpan, align, aligned_transcript
+from transcripts.speech_model import Chunk, SpeechSettings, round_seconds
+from transcripts.word_trimming import fit_words
 
 DEFAULT_CHUNK_SECONDS = 30.0
 """Longest chunk in seconds: these models have no window, but their attention takes memory quadratic in the length."""
@@ -52,6 +55,13 @@ class _Frames(NamedTuple):
     probabilities: list[float]
 
 
+class _Aligned(NamedTuple):
+    """The words of a chunk, and the frames of their tokens; no frames if they could not be aligned."""
+
+    words: SpelledWords
+    spans: list[TokenSpan]
+
+
 class _SpokenWord(NamedTuple):
     """A word, and the probabilities of its tokens."""
 
@@ -67,6 +77,7 @@ class CtcModel:
     word_times = True
     prompt_tokens = 0
     beams = 1
+    aligns = True
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the model.
@@ -92,6 +103,7 @@ class CtcModel:
         self._pause_seconds, self._logprob_threshold = settings.pause_seconds, settings.logprob_threshold
         self._blank: int = self.model.config.pad_token_id
         self._word_delimiter: str | None = getattr(self._tokenizer, "word_delimiter_token", None)
+        self._speller = Speller(self._tokenizer, self._word_delimiter)
         self._frame_seconds = self._samples_per_frame() / self.sample_rate
         if settings.language is not None:
             raise StartupError(
@@ -107,41 +119,48 @@ class CtcModel:
         """Transcribe chunks; returns one transcript for each."""
         return self.collect(self.submit(chunks))
 
-    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[_Frames]]:
-        """Run the model: for each chunk, the most probable token of each frame. There is no second stage."""
-        return chunks, self.encode([chunk.samples for chunk in chunks])
+    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[_Frames | _Aligned]]:
+        """Run the model: for each chunk, what `encode` returns. There is no second stage."""
+        return chunks, self.encode(chunks)
 
-    def collect(self, pending: tuple[list[Chunk], list[_Frames]]) -> list[ChunkTranscript]:
-        """Decode what `submit` returned to one transcript for each chunk."""
-        chunks, frames = pending
-        tokens = [self._merge_repetitions(row) for row in frames]
-        self._counters.add("tokens", sum(map(len, tokens)))
-        return [
-            self.decode(row, len(chunk.samples) / self.sample_rate, word_times=chunk.options.word_times)
-            for row, chunk in zip(tokens, chunks, strict=True)
-        ]
+    def collect(self, pending: tuple[list[Chunk], list[_Frames | _Aligned]]) -> list[ChunkTranscript]:
+        """Make what `submit` returned one transcript for each chunk."""
+        return [self._transcript(*each) for each in zip(*pending, strict=True)]
 
-    def encode(self, samples: list[Samples]) -> list[_Frames]:
+    def _transcript(self, chunk: Chunk, frames: _Frames | _Aligned) -> ChunkTranscript:
+        duration = len(chunk.samples) / self.sample_rate
+        if isinstance(frames, _Aligned):
+            transcript = aligned_transcript(*frames, self._frame_seconds, duration)
+            return fit_words(transcript, chunk.samples, self.sample_rate)
+        tokens = self._merge_repetitions(frames)
+        self._counters.add("tokens", len(tokens))
+        return self.decode(tokens, duration, word_times=chunk.options.word_times)
+
+    def encode(self, chunks: list[Chunk]) -> list[_Frames | _Aligned]:
         """Run the model.
 
         Args:
-            samples: Arrays (N,) float32 at the model's sample rate.
+            chunks: Their samples are float32 at the model's sample rate.
 
         Returns:
-            For each array, the most probable token of each of its frames.
+            For each chunk, the most probable token of each of its frames; or, if its words are known, the frames of
+            each of their tokens.
         """
         shortest = round(MIN_SECONDS * self.sample_rate)
-        samples = [np.pad(array, (0, max(0, shortest - len(array)))) for array in samples]
+        padded = [
+            chunk._replace(samples=np.pad(chunk.samples, (0, max(0, shortest - len(chunk.samples)))))
+            for chunk in chunks
+        ]
         with torch.inference_mode():
             if self._extractor.return_attention_mask:
-                return self._run(samples)
+                return self._run(padded)
             # A model that was trained without a mask mistakes padding for audio, so only equal lengths run together.
-            order = sorted(range(len(samples)), key=lambda i: len(samples[i]))
-            frames: dict[int, _Frames] = {}
-            for _, group in groupby(order, key=lambda i: len(samples[i])):
+            order = sorted(range(len(padded)), key=lambda i: len(padded[i].samples))
+            frames: dict[int, _Frames | _Aligned] = {}
+            for _, group in groupby(order, key=lambda i: len(padded[i].samples)):
                 places = list(group)
-                frames.update(zip(places, self._run([samples[i] for i in places]), strict=True))
-            return [frames[i] for i in range(len(samples))]
+                frames.update(zip(places, self._run([padded[i] for i in places]), strict=True))
+            return [frames[i] for i in range(len(padded))]
 
     def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
         """Make the transcript of a chunk of `duration` seconds from its tokens.
@@ -169,17 +188,26 @@ class CtcModel:
         average = _average_logprob(spoken)
         return self._logprob_threshold is None or (average is not None and average >= self._logprob_threshold)
 
-    def _run(self, samples: list[Samples]) -> list[_Frames]:
+    def _run(self, chunks: list[Chunk]) -> list[_Frames | _Aligned]:
+        samples = [chunk.samples for chunk in chunks]
         inputs = self._extractor(samples, sampling_rate=self.sample_rate, padding=True, return_tensors="pt")
         inputs = inputs.to(self._device)
         inputs = {name: v.to(self.model.dtype) if v.is_floating_point() else v for name, v in inputs.items()}
-        probabilities, ids = self.model(**inputs).logits.float().softmax(-1).max(-1)
+        logits = self.model(**inputs).logits.float()
         mask = inputs.get("attention_mask")
-        counts = [ids.shape[1]] * len(ids) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
-        return [
+        counts = [logits.shape[1]] * len(logits) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
+        probabilities, ids = logits.softmax(-1).max(-1)
+        frames: list[_Frames | _Aligned] = [
             _Frames(row[:count], of_row[:count])
             for row, of_row, count in zip(ids.tolist(), probabilities.tolist(), counts, strict=True)
         ]
+        known = {k: self._speller.spell(chunk.words) for k, chunk in enumerate(chunks) if chunk.words is not None}
+        if known:
+            places, texts = list(known), [spelled.tokens for spelled in known.values()]
+            spans = align(logits[places].log_softmax(-1), [counts[k] for k in places], texts, self._blank)
+            for k, of_text in zip(places, spans, strict=True):
+                frames[k] = _Aligned(known[k], of_text)
+        return frames
 
     def _frame_counts(self, lengths: Tensor) -> Tensor:
         """How many frames the model makes of inputs of these lengths."""

@@ -68,6 +68,7 @@ class ModelClient(Generic[Description]):
         """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
+        self._servers, self._timeouts = servers, {"request_seconds": request_seconds, "outage_seconds": outage_seconds}
         self._balancer = Balancer(
             servers,
             model,
@@ -84,6 +85,15 @@ class ModelClient(Generic[Description]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._balancer.close()
+
+    def beside(self, model: str) -> ModelClient[Description]:
+        """Return a client, to be entered, of another model of this kind on the same servers, with the same limits.
+
+        Args:
+            model: Name that the model has on all of them.
+        """
+        kind, limit = self.description_type, self.requests_in_flight
+        return ModelClient(self._servers, model, kind, requests_in_flight=limit, **self._timeouts)
 
     async def describe(self) -> Description:
         """Request the description of the model from all servers.

@@ -39,6 +39,15 @@ class AudioOptions:
         bool,
         speech_option("--word-times/--no-word-times", help="Also record when each word was said."),
     ] = False
+    align_model: Annotated[
+        str | None,
+        speech_option(
+            metavar="NAME",
+            help="Record when each word was said by forced alignment with this model, which has a CTC head, is served"
+            " beside the speech model, and knows the language. With --word-times, words that it cannot align keep the"
+            " times of the speech model.",
+        ),
+    ] = None
     channels: Annotated[
         str,
         speech_option(
@@ -143,6 +152,7 @@ class AudioOptions:
             cutting=Cutting(self.search_seconds, self.window_seconds),
             silence_db=self.silence_db,
             vad=self.vad,
+            align_model=self.align_model,
             channels=one_of(self.channels, get_args(Channels), "--channels"),
             chunks_per_request=self.chunks_per_request,
             audio_workers=self.audio_workers,
