@@ -34,8 +34,8 @@ from synthetic.phrases import SAMPLE_RATE, WORDS, recording
 LETTERS = ("<pad>", "<s>", "</s>", "<unk>", "|", *sorted({letter.upper() for word in WORDS for letter in word}))
 """The vocabulary, as that of wav2vec2: the blank, three that are not used, the word delimiter, and letters."""
 
-SEED, RECORDINGS, EPOCHS, BATCH = 20_261_128, 1_500, 24, 16
-KERNEL = 9
+SEED, RECORDINGS, EPOCHS, BATCH = 20_261_128, 1_500, 8, 16
+CHANNELS, KERNEL = 64, 5
 
 
 class WhisperCtcConfig(WhisperConfig):
@@ -54,9 +54,9 @@ class WhisperEncoderForCTC(PreTrainedModel):
     def __init__(self, config: WhisperCtcConfig) -> None:
         super().__init__(config)
         self.encoder = WhisperEncoder(config)
-        width = config.d_model
-        self.convolutions = nn.ModuleList(nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2) for _ in range(2))
-        self.spell = nn.Linear(width, len(LETTERS))
+        widths = ((config.d_model, CHANNELS), (CHANNELS, CHANNELS))
+        self.convolutions = nn.ModuleList(nn.Conv1d(*width, KERNEL, padding=KERNEL // 2) for width in widths)
+        self.spell = nn.Linear(CHANNELS, len(LETTERS))
         self.post_init()
 
     def forward(self, input_features: Tensor, **_: Any) -> CausalLMOutput:
@@ -73,7 +73,7 @@ class WhisperEncoderForCTC(PreTrainedModel):
         """Return the logits of the states of the encoder, (N, positions, width)."""
         channels = states.transpose(1, 2)
         for convolution in self.convolutions:
-            channels = channels + functional.gelu(convolution(channels))
+            channels = functional.gelu(convolution(channels))
         logits: Tensor = self.spell(channels.transpose(1, 2))
         return logits
 
@@ -112,7 +112,8 @@ def _examples(model: WhisperEncoderForCTC, extractor: WhisperFeatureExtractor) -
     """Return the encoder's states for recordings of several phrases, (positions, width) each, and their letters."""
     rng = random.Random(SEED)  # noqa: S311 - a seed is needed, not secrecy
     noise = np.random.default_rng(SEED)
-    states, letters = [], []
+    states: list[Tensor] = []
+    letters: list[Tensor] = []
     while len(states) < RECORDINGS:
         spoken = recording(rng, rng.uniform(1, 7))
         if len(spoken.samples) > model.config.max_source_positions * extractor.hop_length * 2:
@@ -131,9 +132,9 @@ def _fit_head(model: WhisperEncoderForCTC, states: list[Tensor], letters: list[T
     """Train the head with the CTC loss."""
     model.train()
     head = [*model.convolutions.parameters(), *model.spell.parameters()]
-    optimizer = torch.optim.AdamW(head, 2e-3)
+    optimizer = torch.optim.AdamW(head)
     steps = EPOCHS * (len(states) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
     for _ in range(EPOCHS):
         order = torch.randperm(len(states)).tolist()
         for at in range(0, len(order) - BATCH + 1, BATCH):

@@ -68,7 +68,7 @@ class ModelClient(Generic[Description]):
         """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
-        self._servers, self._timeouts = servers, {"request_seconds": request_seconds, "outage_seconds": outage_seconds}
+        self._servers, self._request_seconds, self._outage_seconds = servers, request_seconds, outage_seconds
         self._balancer = Balancer(
             servers,
             model,
@@ -92,8 +92,14 @@ class ModelClient(Generic[Description]):
         Args:
             model: Name that the model has on all of them.
         """
-        kind, limit = self.description_type, self.requests_in_flight
-        return ModelClient(self._servers, model, kind, requests_in_flight=limit, **self._timeouts)
+        return ModelClient(
+            self._servers,
+            model,
+            self.description_type,
+            requests_in_flight=self.requests_in_flight,
+            request_seconds=self._request_seconds,
+            outage_seconds=self._outage_seconds,
+        )
 
     async def describe(self) -> Description:
         """Request the description of the model from all servers.

@@ -301,8 +301,10 @@ def _with_aligned(
 
     It is the transcript itself if its words could not be aligned, and the refusal if the model has refused to.
     """
-    if isinstance(aligned, RequestRefused) or not aligned.segments:
-        return aligned if isinstance(aligned, RequestRefused) else transcript
+    if isinstance(aligned, RequestRefused):
+        return RequestRefused(aligned.status, f"its words were not aligned ({aligned})", permanent=aligned.permanent)
+    if not aligned.segments:
+        return transcript
     timed = [word for segment in aligned.segments for word in segment.words or ()]
     words = _words(transcript)
     if len(timed) != len(words):
@@ -311,8 +313,7 @@ def _with_aligned(
     segments = []
     for segment in transcript.segments:
         own = tuple(replace(word, text=text) for text, word in islice(left, len(_words_of(segment))))
-        times = {"start": own[0].start, "end": own[-1].end, "words": own} if own else {}
-        segments.append(replace(segment, **times))
+        segments.append(replace(segment, start=own[0].start, end=own[-1].end, words=own) if own else segment)
     return replace(transcript, segments=tuple(segments))
 
 
