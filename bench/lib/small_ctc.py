@@ -1,4 +1,4 @@
-"""A small CTC model for measurements, trained in some minutes: convolutions that spell the words of `synthetic.phrases`.
+"""A small CTC model for measurements: convolutions that are trained in minutes to spell words of `synthetic.phrases`.
 
 No published CTC model is to be had where these measurements run. As wav2vec2 does, this one has a frame for each 20 ms
 and a token for each letter. It is trained with the CTC loss alone, on voices that are not held out, and is told nothing
@@ -59,7 +59,7 @@ class SmallModelForCTC(PreTrainedModel):
         self.post_init()
 
     def forward(self, input_features: Tensor, **_: Any) -> CausalLMOutput:
-        """Return the logits of each frame, (N, frames, len(LETTERS)), of spectrograms, (N, MEL_BINS, 2 * frames)."""
+        """Return the logits, (N, frames, len(LETTERS)), of spectrograms, (N, MEL_BINS, 2 * frames)."""
         channels = functional.gelu(self.first(input_features))
         for layer in self.layers:
             channels = channels + functional.gelu(layer(channels))
