@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class SmallModelForCTC(PreTrainedModel):
         self.first = nn.Conv1d(MEL_BINS, CHANNELS, 5, stride=2, padding=2)
         self.layers = nn.ModuleList(nn.Conv1d(CHANNELS, CHANNELS, KERNEL, padding=KERNEL // 2) for _ in range(LAYERS))
         self.spell = nn.Linear(CHANNELS, len(LETTERS))
-        self.post_init()
+        cast(Any, self).post_init()  # which has no types
 
     def forward(self, input_features: Tensor, **_: Any) -> CausalLMOutput:
         """Return the logits, (N, frames, len(LETTERS)), of spectrograms, (N, MEL_BINS, 2 * frames)."""
@@ -101,7 +101,7 @@ def _examples(extractor: WhisperFeatureExtractor) -> tuple[list[Tensor], list[Te
     for _ in range(RECORDINGS):
         spoken = recording(rng, rng.uniform(1, 7))
         samples = spoken.samples / 32768 + noise.normal(0, rng.choice((0, 0, 0.001, 0.005)), len(spoken.samples))
-        options = {"sampling_rate": SAMPLE_RATE, "padding": True, "return_tensors": "pt"}
+        options: dict[str, Any] = {"sampling_rate": SAMPLE_RATE, "padding": True, "return_tensors": "pt"}
         spectrograms.append(extractor(samples.astype(np.float32), **options)["input_features"][0].T)
         spelled = "|".join(word.upper() for *_, words in spoken.phrases for word in words)
         letters.append(torch.tensor([LETTERS.index(letter) for letter in spelled]))
