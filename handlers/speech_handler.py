@@ -77,6 +77,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             word_times=model.word_times,
             prompt_tokens=model.prompt_tokens,
             beams=model.beams,
+            aligns=model.aligns,
             generation=model.generation,
             dtype=model.dtype,
             engine=settings.engine,

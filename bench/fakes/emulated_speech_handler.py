@@ -40,6 +40,7 @@ class EmulatedModel:
     tasks = ("transcribe",)
     word_times = False
     beams = 1
+    aligns = False
     max_chunks = 64
 
     def __init__(self, speed: float) -> None:

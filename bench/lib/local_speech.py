@@ -49,12 +49,15 @@ class LocalSpeech:
         for at in range(0, len(chunks), size):
             tree: Any = {**options.transcription.to_json(), "sample_rate": self.description.sample_rate}
             tree["chunks"] = list(chunks[at : at + size])
-            body = bytearray().join(wire.pack(tree))
-            request = self._model.new_reader()({"body": body}, {})
-            assert not isinstance(request, Unread), "arrays at the model's rate are read at once"
-            (transcripts,) = self._model.batches.map([request.items])
-            assert isinstance(transcripts, list), transcripts
-            yield from transcripts
+            yield from self.answer(wire.pack(tree))
+
+    def answer(self, body: Sequence[wire.Segment]) -> list[ChunkTranscript]:
+        """Return the transcript of each chunk of a request."""
+        request = self._model.new_reader()({"body": bytearray().join(body)}, {})
+        assert not isinstance(request, Unread), "arrays at the model's rate are read at once"
+        (transcripts,) = self._model.batches.map([request.items])
+        assert isinstance(transcripts, list), transcripts
+        return transcripts
 
     def transcribe_recordings(self, recordings: Sequence[SampleArray], options: SpeechOptions) -> list[str]:
         """Return the text of each recording, (N,) int16 at the model's rate, cut as the client does."""

@@ -81,7 +81,10 @@ class ModelSpec(TrackSpec):
         """Find the name of the model, or check the one that was given; see `TrackSpec.resolved`."""
         from reelscribe.server.model_discovery import find_model
 
-        return replace(self, name=await find_model(self.found[0], self._description_type, self.name))
+        server, kind, second = self.found[0], self._description_type, self.options.second_model
+        if second is not None:
+            await find_model(server, kind, second)
+        return replace(self, name=await find_model(server, kind, self.name, besides=second))
 
     async def open(self, stack: AsyncExitStack) -> Track:
         """Open the client of the model; see `TrackSpec.open`."""

@@ -7,6 +7,9 @@ an array of samples, (N,) int16, or float32 from -1 to 1, at the model's sample 
     sample_rate   of all chunks, in Hz; they are resampled if the model has another
     language, task, word_times, initial_prompt, hotwords, beams
                   optional, as in `reelscribe.contract.speech.TranscriptionOptions`
+    words         optional, for a model that aligns: a list of the words that are spoken in the chunk, or such a list
+                  for each chunk of a list. The transcript is one segment with the times of these words, or has no
+                  segment if the chunk is too short for them.
 
 With a file or a bare array, headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate,
 X-Reelscribe-Word-Times: true, X-Reelscribe-Initial-Prompt, X-Reelscribe-Hotwords, X-Reelscribe-Beams: 5.
@@ -44,10 +47,14 @@ Decoders of lossy formats overshoot full scale by less than this; 16-bit values 
 by far.
 """
 
+MAX_CHARACTERS = 10_000
+"""The most characters of all words of a chunk, with one more for each word: several times what can be said in it."""
+
 RESAMPLING_QUALITY = "HQ"
 """Quality setting of soxr, as in the client. Its errors are below the resolution of 16 bits."""
 
 _OPTIONS = ("language", "task", "word_times", "initial_prompt", "hotwords", "beams")
+_FIELDS = {"chunks", "sample_rate", "words", *_OPTIONS}
 _HEADERS = {name: f"x-reelscribe-{name.replace('_', '-')}" for name in _OPTIONS}
 
 
@@ -73,6 +80,10 @@ class ModelCapabilities(Protocol):
     @property
     def beams(self) -> int:
         """The most beams that a request may ask for."""
+
+    @property
+    def aligns(self) -> bool:
+        """True if the model can tell when given words are spoken."""
 
     def check_previous_text(self, text: str) -> None:
         """Raise PromptError if the model cannot take a text for what was said before a chunk."""
@@ -135,9 +146,9 @@ class AudioReader:
         tree = wire.unpack(body)
         if isinstance(tree, np.ndarray):
             return self._read_arrays(tree, self._model.sample_rate, self._check_options(_options_in(headers)))
-        if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= {"chunks", "sample_rate", *_OPTIONS}:
+        if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= _FIELDS:
             raise SpeechError(
-                "body: expected an array, or a dict with chunks and optionally sample_rate,"
+                "body: expected an array, or a dict with chunks and optionally sample_rate, words,"
                 f" {', '.join(_OPTIONS)}, got {kind_without(tree, 'chunks')}"
             )
         rate = tree.get("sample_rate", self._model.sample_rate)
@@ -145,9 +156,11 @@ class AudioReader:
             raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {kind_of(rate)}")
         _check_rate(rate)
         options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
-        return self._read_arrays(tree["chunks"], rate, options)
+        return self._read_arrays(tree["chunks"], rate, options, tree.get("words"))
 
-    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest | Unread:
+    def _read_arrays(
+        self, sent: Any, rate: int, options: TranscriptionOptions, words: Any = None
+    ) -> AudioRequest | Unread:
         arrays = sent if isinstance(sent, list) else [sent]
         if not arrays:
             raise SpeechError("chunks: expected at least one, got none")
@@ -157,15 +170,32 @@ class AudioReader:
             )
         for array in arrays:
             self._check_array(array, rate)
+        of_chunks = self._read_words(words if isinstance(sent, list) or words is None else [words], len(arrays))
         self._reserve(sum(map(len, arrays)) / rate)
         model_rate = self._model.sample_rate
 
         def convert() -> AudioRequest:
-            chunks = [Chunk(_resample(_to_float32(array), rate, model_rate), options) for array in arrays]
-            _check_length(min(len(chunk.samples) for chunk in chunks))
+            samples = [_resample(_to_float32(array), rate, model_rate) for array in arrays]
+            _check_length(min(map(len, samples)))
+            chunks = [Chunk(array, options, spoken) for array, spoken in zip(samples, of_chunks, strict=True)]
             return AudioRequest(chunks, single=not isinstance(sent, list))
 
         return convert() if rate == model_rate else Unread(convert, sum(map(len, arrays)))
+
+    def _read_words(self, sent: Any, count: int) -> list[tuple[str, ...] | None]:
+        """Return the words that a request has for each of `count` chunks; None for each if it has none."""
+        if sent is None:
+            return [None] * count
+        if not self._model.aligns:
+            raise SpeechError("words: expected none, as this model cannot align words; use one with a CTC head")
+        if not isinstance(sent, list) or len(sent) != count:
+            raise SpeechError(f"words: expected a list of words for each of {count} chunks, got {kind_of(sent)}")
+        for words in sent:
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise SpeechError(f"words: expected a list of texts for each chunk, got {kind_of(words)}")
+            if sum(map(len, words)) + len(words) > MAX_CHARACTERS:
+                raise LimitExceeded(f"words: at most {MAX_CHARACTERS} characters a chunk, with those between the words")
+        return [tuple(words) for words in sent]
 
     def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):

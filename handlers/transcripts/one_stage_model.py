@@ -42,6 +42,7 @@ class OneStageModel(ABC, Generic[Answer]):
     word_times = False
     prompt_tokens = 0
     beams = 1
+    aligns = False
     generation: dict[str, Any]
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:

@@ -84,6 +84,8 @@ class Chunk(NamedTuple):
     samples: Samples
     options: TranscriptionOptions
     """Language, task, vocabulary, beams, and whether words get times."""
+    words: tuple[str, ...] | None = None
+    """The words that are spoken, whose times are wanted; None if they are to be found out."""
 
 
 class SpeechModel(Protocol):
@@ -108,6 +110,8 @@ class SpeechModel(Protocol):
     """The most tokens of an initial prompt and hot words together; 0 if the model takes none."""
     beams: int
     """The most beams that a request may ask for."""
+    aligns: bool
+    """True if the model can tell when given words are spoken."""
     generation: dict[str, Any]
     """All other settings that influence transcripts; they are part of the description."""
     revision: str

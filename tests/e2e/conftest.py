@@ -11,6 +11,7 @@ from reelscribe.contract.frames import PixelBudget
 from servers.emulated import HANDLER, Emulated
 from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler, serve
 from support.servers import RunningServer, serve_demo_models
+from support.tiny_models import save_wav2vec2
 
 EMULATED = {
     "slow": Emulated(frames_per_second=100),  # slow enough for a test to interrupt, whatever the machine
@@ -37,6 +38,8 @@ def server(
     shutil.copytree(demo_speech, gone_weights)
     archive.build("converted", "speech", str(gone_weights), directory / "store", engine="ctranslate2", **options)
     shutil.rmtree(gone_weights)
+    ctc = save_wav2vec2(tmp_path_factory.mktemp("ctc"), masked=True)
+    archive.build("aligner", "speech", ctc, directory / "store", handlers=HANDLERS)
     for name, model in EMULATED.items():
         pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())
     with serve_demo_models(directory) as running:

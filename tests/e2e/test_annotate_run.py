@@ -71,6 +71,24 @@ def test_the_transcript_is_that_of_a_run_without_frames_and_with_other_requests(
         assert kinds_of(one, *speech) == kinds_of(record, *speech)
 
 
+def test_words_have_the_times_of_a_model_that_aligns_them(server, media, annotated, tmp_path):
+    options = ("--align-model", "aligner", "--out", tmp_path)
+    assert server.run("transcribe", media / "phrases.ogg", *options).exit_code == 0
+    (record,) = read_records(tmp_path)
+    segments = record["segments"]
+    assert [segment["text"] for segment in segments] == [
+        segment["text"] for segment in record_of(annotated, "phrases.ogg")["segments"]
+    ]
+    assert all(" ".join(word["text"] for word in segment["words"]) == segment["text"] for segment in segments)
+    times = [time for segment in segments for word in segment["words"] for time in (word["start"], word["end"])]
+    assert times == sorted(times)
+    first = (tmp_path / "annotations.jsonl").read_bytes()
+    assert server.run("transcribe", media / "phrases.ogg", *options).exit_code == 0
+    assert (tmp_path / "annotations.jsonl").read_bytes() == first
+    refused = server.run("transcribe", media / "phrases.ogg", "--align-model", "speech", "--out", tmp_path / "no")
+    assert (refused.exit_code, "expected one with a CTC head" in refused.stderr) == (2, True)
+
+
 def test_a_row_of_a_list_gives_what_the_options_of_a_command_give(server, media, tmp_path):
     table, spoken = tmp_path / "films.csv", media / "spoken.mp4"
     table.write_text(f"path,language,start,end\n{spoken},en,2,5\n{media / 'old.avi'},xx,,\n")

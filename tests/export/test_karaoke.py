@@ -93,5 +93,5 @@ def test_without_times_of_words_nothing_is_marked(tmp_path, kind):
 def test_a_run_that_records_no_times_of_words_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["transcribe", "a.mp4", "-o", str(tmp_path / "out"), "--karaoke"])
     assert result.exit_code == 2
-    assert "--karaoke: expected --word-times with it" in result.stderr
+    assert "--karaoke: expected --word-times or --align-model with it" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -121,6 +121,10 @@ def test_a_ctc_model_answers_as_well(tmp_path, spoken):
     context = load(save_wav2vec2(tmp_path, masked=True))
     (answer,) = ask(context, packed([spoken[0].samples], word_times=True))
     assert ChunkTranscript.from_json(answer).language is None
+    (answer,) = ask(context, packed([spoken[0].samples], words=[["Sit!", "Then?"]]))
+    (segment,) = ChunkTranscript.from_json(answer).segments
+    assert [word.text for word in segment.words] == ["Sit!", "Then?"]
+    assert segment.words[0].start < segment.words[0].end <= segment.words[1].start < segment.words[1].end
 
 
 @pytest.mark.parametrize("model", ["captioner", "nothing"])

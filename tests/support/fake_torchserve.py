@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,8 +173,11 @@ class FakeTorchServe:
         *,
         description: ModelDescription = DESCRIPTION,
         key: str | None = None,
+        beside: Sequence[FakeTorchServe] = (),
     ) -> None:
+        """Serve a model; those of the servers `beside`, which are not started, have the same address."""
         self.answer = answer
+        self.beside = beside
         self.description = description
         self.model = {
             "caption": "captioner",
@@ -207,7 +210,8 @@ class FakeTorchServe:
     async def start(self) -> None:
         """Start on a free port, or on the same port as before."""
         app = web.Application(client_max_size=2**27)
-        app.router.add_post(f"/predictions/{self.model}", self._handle)
+        for served in (self, *self.beside):
+            app.router.add_post(f"/predictions/{served.model}", served._handle)
         # A timeout of 0 would mean none.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()

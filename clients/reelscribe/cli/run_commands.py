@@ -113,7 +113,7 @@ def transcribe(
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec
 
-        subtitles.check(word_times=audio.word_times)
+        subtitles.check(word_times=audio.word_times or audio.align_model is not None)
         options = audio.speech_options(run)
         settings = openai_settings(revision=model_revision)
         found = cluster.servers(servers, openai=settings)
@@ -163,7 +163,7 @@ def annotate(
         from reelscribe._track_specs import ModelSpec
         from reelscribe.server.server_discovery import find_servers
 
-        subtitles.check(word_times=audio.word_times)
+        subtitles.check(word_times=audio.word_times or audio.align_model is not None)
         caption_options, speech_options = frames.caption_options(run, video), audio.speech_options(run)
         settings = openai.settings()
         caption_servers = cluster.servers(servers, speech_server, settings)

@@ -68,6 +68,7 @@ class ModelClient(Generic[Description]):
         """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
+        self._servers, self._request_seconds, self._outage_seconds = servers, request_seconds, outage_seconds
         self._balancer = Balancer(
             servers,
             model,
@@ -84,6 +85,21 @@ class ModelClient(Generic[Description]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._balancer.close()
+
+    def beside(self, model: str) -> ModelClient[Description]:
+        """Return a client, to be entered, of another model of this kind on the same servers, with the same limits.
+
+        Args:
+            model: Name that the model has on all of them.
+        """
+        return ModelClient(
+            self._servers,
+            model,
+            self.description_type,
+            requests_in_flight=self.requests_in_flight,
+            request_seconds=self._request_seconds,
+            outage_seconds=self._outage_seconds,
+        )
 
     async def describe(self) -> Description:
         """Request the description of the model from all servers.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -164,6 +164,37 @@ def transcribing(
         probe_name="a second of silence",
         openai=openai_forms.transcripts(sample_rate, options),
         plain=plain,
+    )
+
+
+class SpokenChunk(NamedTuple):
+    """A chunk, and the words that are spoken in it."""
+
+    samples: SampleArray
+    words: Sequence[str]
+
+
+def aligning(sample_rate: int) -> Operation[Sequence[SpokenChunk], ChunkTranscript]:
+    """Return the operation that finds when the words of chunks are spoken.
+
+    An answer has one segment with the words, or none if the chunk is too short for them.
+
+    Args:
+        sample_rate: Sample rate of the chunks, in Hz.
+    """
+
+    def pack(chunks: Sequence[SpokenChunk]) -> list[wire.Segment]:
+        words: list[Any] = [list(chunk.words) for chunk in chunks]
+        return wire.pack({"sample_rate": sample_rate, "chunks": [chunk.samples for chunk in chunks], "words": words})
+
+    probe: Sequence[SpokenChunk] = [SpokenChunk(np.zeros(sample_rate, np.int16), ["a"])]
+    return Operation(
+        pack=pack,
+        parse=lambda value, count: [ChunkTranscript.from_json(each) for each in _list_of(count, "transcripts", value)],
+        nbytes=lambda chunks: sum(chunk.samples.nbytes for chunk in chunks),
+        join=_concatenated,
+        probe=probe,
+        probe_name="a second of silence",
     )
 
 

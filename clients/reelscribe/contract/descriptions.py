@@ -267,6 +267,8 @@ class SpeechDescription(ModelDescription):
     server does not say how many."""
     beams: int = 1
     """Largest number of beams that a request may ask for."""
+    aligns: bool = False
+    """True if the model can tell when given words are spoken."""
 
     def check(self) -> None:
         """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""

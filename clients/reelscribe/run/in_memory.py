@@ -76,6 +76,8 @@ async def transcribe_samples(
     options = options or SpeechOptions()
     description = await client.describe()
     options.check(description)
+    if options.align_model is not None:
+        raise UsageError("align_model: expected None for samples in memory; write them to a file to align their words")
     chunker = Chunker(chunk_samples(description, sample_rate), sample_rate, options.cutting)
     chunks = [*chunker.push(_int16(samples)), *chunker.flush()]
     silence = SilenceDetector(sample_rate, options.silence_db, vad=options.vad)

@@ -59,7 +59,9 @@ _NAME_AND_OPTION: dict[type[ModelDescription], tuple[str, str]] = {
 }
 
 
-async def find_model(found: FoundServer, kind: type[ModelDescription], name: str | None = None) -> str:
+async def find_model(
+    found: FoundServer, kind: type[ModelDescription], name: str | None = None, *, besides: str | None = None
+) -> str:
     """Find the name of the only model of a kind, or check the name of one.
 
     Args:
@@ -68,6 +70,7 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
         kind: CaptionerDescription, ClipModelDescription, SpeechDescription, ShotModelDescription,
             SpeakerModelDescription or, for a server with OpenAI's API alone, ChatModelDescription.
         name: The name that was given; None if none was.
+        besides: Name of another model of the kind, which is not meant; None if there is none.
 
     Raises:
         UsageError: The server has no such model, or several.
@@ -78,7 +81,7 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
     if name is not None:
         await _check_name(found, name)
         return name
-    name, why_none = await _find(found, kind)
+    name, why_none = await _find(found, kind, besides)
     if name is None:
         raise UsageError(why_none)
     return name
@@ -136,8 +139,8 @@ async def _check_name(found: FoundServer, name: str) -> None:
         )
 
 
-async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str | None, str]:
-    """Return the name of the only model of a kind; None if there is none, and then why."""
+async def _find(found: FoundServer, kind: type[ModelDescription], besides: str | None = None) -> tuple[str | None, str]:
+    """Return the name of the only model of a kind besides one; None if there is none, and then why."""
     server, what, option = found.server, *_NAME_AND_OPTION[kind]
     listed = await _listed(found.managed) if found.managed else None
     names = USUAL_NAMES[kind] if listed is None else listed
@@ -149,7 +152,7 @@ async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str |
         raise ServerUnreachable(
             f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
         ) from None
-    fitting = [name for name, is_kind in kinds if is_kind is kind]
+    fitting = [name for name, is_kind in kinds if is_kind is kind and name != besides]
     if len(fitting) > 1:
         raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option}")
     if fitting:

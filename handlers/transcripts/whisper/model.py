@@ -57,6 +57,8 @@ class _Remainder(NamedTuple):
 class WhisperModel:
     """A loaded Whisper with its processor, on one device. It implements `SpeechModel`."""
 
+    aligns = False
+
     def __init__(
         self,
         settings: SpeechSettings,
@@ -140,7 +142,7 @@ class WhisperModel:
     def _rest(self, remainder: _Remainder, window: TranscribedWindow) -> _Remainder | None:
         """Return the rest of `remainder` after `window`, which is transcribed now; None if it is too short."""
         done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
-        samples, options = remainder.chunk
+        samples, options = remainder.chunk.samples, remainder.chunk.options
         if len(samples) - done <= MIN_REMAINDER * self.sample_rate:
             return None
         options = replace(options, language=window.transcript.language)

@@ -24,6 +24,7 @@ class Model:
     tasks: tuple[str, ...] = ("transcribe", "translate")
     word_times: bool = True
     beams: int = 5
+    aligns: bool = True
 
     def check_previous_text(self, text: str) -> None:
         if len(text) > 40:
@@ -88,6 +89,15 @@ def test_every_chunk_has_the_options_of_its_request():
     assert read(row(TONE), {}).items[0].options == TranscriptionOptions()
 
 
+def test_every_chunk_has_the_words_that_are_sent_for_it():
+    assert [chunk.words for chunk in read(chunks([TONE, TONE], words=[["one", "two"], []]), {}).items] == [
+        ("one", "two"),
+        (),
+    ]
+    assert read(chunks(TONE, words=["one"]), {}).items[0].words == ("one",)
+    assert read(chunks(TONE), {}).items[0].words is None
+
+
 def test_with_a_bare_array_headers_hold_the_options():
     request = read(row(TONE), {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
     assert request.items[0].options == TranscriptionOptions("en", word_times=True)
@@ -133,7 +143,7 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
             row({"chunks": TONE, "rate": 1}),
             422,
             "SpeechError",
-            "language, task, word_times, initial_prompt, hotwords, beams, got a dict with other names, too",
+            "words, language, task, word_times, initial_prompt, hotwords, beams, got a dict with other names, too",
         ),
         (
             row({"chunks": TONE, "sample_rate": "8k"}),
@@ -176,6 +186,11 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
         (chunks(TONE, hotwords=" ,"), 422, "PromptError", "hotwords: expected a text that is not empty, got str"),
         (chunks(TONE, initial_prompt=5), 422, "PromptError", "initial_prompt: expected a text that is not empty, got"),
         (chunks(TONE, hotwords="Zürich, " * 9), 422, "PromptError", "expected at most 10 tokens together"),
+        (chunks([TONE], words=["a"]), 422, "SpeechError", "words: expected a list of texts for each chunk, got str"),
+        (chunks([TONE], words=[["a"], ["b"]]), 422, "SpeechError", "words for each of 1 chunks, got list of length 2"),
+        (chunks(TONE, words=["a", 5]), 422, "SpeechError", "words: expected a list of texts for each chunk, got list"),
+        (chunks(TONE, words=[""] * 10_001), 413, "LimitExceeded", "words: at most 10000 characters a chunk"),
+        (chunks(TONE, words=["a" * 10_000]), 413, "LimitExceeded", "words: at most 10000 characters a chunk"),
         (chunks([TONE] * 4), 413, "LimitExceeded", "at most 3 a request, got 4"),
         (chunks(np.tile(TONE, 6)), 413, "LimitExceeded", "at most 5 seconds each"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "it names another class or function"),
@@ -204,11 +219,12 @@ def test_a_header_with_an_unknown_value_is_refused():
         ({"language": "en"}, "none, as this model does not say which language it knows"),
         ({"task": "translate"}, "expected one of transcribe; got str of length 9"),
         ({"word_times": True}, "cannot give the times of words"),
+        ({"words": ["a"]}, "words: expected none, as this model cannot align words; use one with a CTC head"),
     ],
 )
 def test_options_that_a_model_does_not_support_are_refused(option, reason):
     context = FakeContext()
-    modest = Model(languages=(), tasks=("transcribe",), word_times=False)
+    modest = Model(languages=(), tasks=("transcribe",), word_times=False, aligns=False)
     (answer,) = parsed(RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {}))
     assert context.statuses == {0: 422}
     assert reason in answer["error"]["message"]

@@ -44,6 +44,15 @@ class AudioOptions:
         bool,
         speech_option("--word-times/--no-word-times", help="Also record when each word was said."),
     ] = False
+    align_model: Annotated[
+        str | None,
+        speech_option(
+            metavar="NAME",
+            help="Record when each word was said by forced alignment with this model, which has a CTC head, is served"
+            " beside the speech model, and knows the language. With --word-times, words that it cannot align keep the"
+            " times of the speech model.",
+        ),
+    ] = None
     channels: Annotated[
         str,
         speech_option(
@@ -153,6 +162,7 @@ class AudioOptions:
                 None if self.hotwords is None else text_of("--hotwords", self.hotwords),
                 self.beams,
             ),
+            align_model=self.align_model,
             channels=one_of(self.channels, get_args(Channels), "--channels"),
             **self._shared(run),
         )

@@ -72,7 +72,9 @@ class SubtitleOptions:
     def check(self, *, word_times: bool) -> None:
         """Raise UsageError if words shall be marked whose times the run does not record."""
         if self.karaoke and not word_times:
-            raise UsageError("--karaoke: expected --word-times with it, as words are marked when they are spoken")
+            raise UsageError(
+                "--karaoke: expected --word-times or --align-model with it, as it marks words while spoken"
+            )
 
     def rules(self, cues: str = "auto") -> CueRules:
         """Return the rules by which subtitles are made.

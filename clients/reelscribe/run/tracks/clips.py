@@ -22,7 +22,7 @@ from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
 from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
-from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
+from reelscribe.run.tracks.medium import FollowUp, Medium, Options, incomplete, unanswered
 from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer
 from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
@@ -76,7 +76,11 @@ class ClipMedium(Medium):
         """Return the operation that describes clips."""
         return describing_clips(self.description, self.options.json_schema)
 
-    def retry_invalid(
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Ask once more about clips whose answers cannot be used."""
+        return [FollowUp(self._retries)]
+
+    def _retries(
         self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]
     ) -> Mapping[int, Clip]:
         """Return the clips whose answers do not fit the JSON schema, with a prompt that says why.

@@ -9,7 +9,7 @@ only puts them together for programs. All else is the same for all media, and in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -28,6 +28,20 @@ from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.run.store import Store
 from reelscribe.thumbnails.store import ThumbnailTask
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """What is asked about the items of a batch once they are answered, while their slot is still held."""
+
+    ask: Callable[[Any, Sequence[Any]], Mapping[int, Any]]
+    """Returns what is asked, by the numbers of the items that it is about, from all items and their answers so far."""
+    merge: Callable[[Any, Any], Any] = lambda _, second: second
+    """Returns the answer to an item from its answer so far and the second one, or the RequestRefused in its place."""
+    operation: Callable[[], Operation[Any, Any]] | None = None
+    """Returns the operation; None for that of the first requests, which this then joins."""
+    second_model: bool = False
+    """Whether the second model of the track is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +75,11 @@ class Options(ABC):
     @property
     def request_key(self) -> Hashable:
         """What must be equal in the options of sources so that their items may be in one request."""
+        return None
+
+    @property
+    def second_model(self) -> str | None:
+        """Name of another model on the same servers that is asked about answers; None if there is none."""
         return None
 
     @property
@@ -161,13 +180,18 @@ class Medium(ABC):
     detector: ClassVar[Model] = Model("", "")
     """Name and version of the code that makes the results, if no model is needed."""
 
-    def __init__(self, options: Any, description: Any) -> None:
-        """Take the options, and the description of the model; None if none is needed."""
-        self.options, self.description = options, description
+    def __init__(self, options: Any, description: Any, second: Any = None) -> None:
+        """Take the options, and the descriptions of the model and of `Options.second_model`; None if not needed."""
+        self.options, self.description, self.second = options, description, second
 
     def for_source(self, values: Mapping[str, Any]) -> Self:
         """Return the medium with the options of one source in place of its own; see `Options.for_source`."""
-        return type(self)(self.options.for_source(values), self.description)
+        return type(self)(self.options.for_source(values), self.description, self.second)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the results besides the weights of the model; see `Options.settings`."""
+        settings: dict[str, Any] = self.options.settings(self.description)
+        return settings
 
     @property
     def model(self) -> Model:
@@ -214,9 +238,9 @@ class Medium(ABC):
         """Return the operation with which the model answers the items of batches; None if it needs no model."""
         return None
 
-    def retry_invalid(self, items: Any, answers: Sequence[Any]) -> Mapping[int, Any]:  # noqa: ARG002 - most are valid
-        """Return what is asked once more in place of items whose answers cannot be used, by the items' numbers."""
-        return {}
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Return what is asked once the items of a batch are answered, one after the other."""
+        return ()
 
     def results(self, batch: Any, answers: Sequence[Any]) -> SavedBatch:
         """Return the results of a decoded batch, as the ledger keeps them.

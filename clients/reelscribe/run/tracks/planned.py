@@ -51,8 +51,8 @@ class PlannedTrack:
 
         It raises UsageError if an option is out of range, or the model does not support it.
         """
-        model, description = self.medium.model, self.medium.description
-        settings = {"model": [model.name, model.revision], **self.options.settings(description)}
+        model = self.medium.model
+        settings = {"model": [model.name, model.revision], **self.medium.settings()}
         for kind, track in self.needed.items():
             # A transcript with the times of words, for example, tells better which of them are in a clip.
             extras = {name: track.settings[name] for name in track.extras}

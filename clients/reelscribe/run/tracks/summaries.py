@@ -26,7 +26,7 @@ from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedSummaryBatch
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
-from reelscribe.run.tracks.medium import Medium, Options, incomplete
+from reelscribe.run.tracks.medium import FollowUp, Medium, Options, incomplete
 from reelscribe.run.tracks.prompts import ask_again, read_answer, without_special_tokens
 from reelscribe.run.tracks.track import Assignment, Siblings, Track
 
@@ -202,9 +202,11 @@ class SummaryMedium(Medium):
         """Return the operation that asks for a summary."""
         return chatting(self.description, SUMMARY_SCHEMA)
 
-    def retry_invalid(
-        self, items: Sequence[str], answers: Sequence[ClipDescription | RequestRefused]
-    ) -> Mapping[int, str]:
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Ask once more for summaries that cannot be used."""
+        return [FollowUp(self._retries)]
+
+    def _retries(self, items: Sequence[str], answers: Sequence[ClipDescription | RequestRefused]) -> Mapping[int, str]:
         """Return the prompts whose answers do not fit the schema, with the reason why."""
         again = {}
         for k, answer in enumerate(answers):
@@ -352,7 +354,7 @@ class SummaryTrack(Track):
         self.raise_if_stopping()
         prompt = [prompt_of(part)]
         medium = self.planned.medium
-        (answer,) = await self._retry_invalid(medium, prompt, await (await self._requests(medium).add(prompt)))
+        (answer,) = await self._followed_up(medium, prompt, await (await self._requests(medium).add(prompt)))
         if not isinstance(answer, RequestRefused):
             return read_summary(answer.text)
         half = sum(line.nbytes for line in part) // 2

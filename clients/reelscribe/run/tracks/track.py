@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,7 @@ from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.medium import Medium, Options
+from reelscribe.run.tracks.medium import FollowUp, Medium, Options
 from reelscribe.run.tracks.planned import PlannedTrack, resolved
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -98,32 +98,41 @@ class Track:
         """
         self.options = options
         self._client = client
+        self._clients: list[ModelClient[Any]] = [client] if client else []
+        """That client, and after entry that of the second model, if there is one."""
         self._joined: dict[Hashable, JoinedRequests[Any, Any]] = {}
-        """What forms requests, for each `Options.request_key`; none without a model."""
+        """What forms requests, for each `Options.request_key` and operation; none without a model."""
         self._requests_for_each = 2
         """Number of requests that keep a worker busy."""
         self._thumbnails: tuple[str, int | None] | None = None
         """The folder and the number of thumbnails that are kept; None if none are."""
-        self._until_exit = ExitStack()
+        self._until_exit = AsyncExitStack()
         self._reading = 0
         """Number of sources that are being decoded, or wait for a process."""
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        description: Any = await self._client.describe() if self._client else None
-        medium = self.options.medium(self.options, description)
-        self.options.settings(description)  # what the model does not support is refused before anything begins
-        if self._client and (operation := medium.operation()):
-            await self._client.check_accepted(operation)
-        self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
-        if self._client:
-            self._until_exit.enter_context(self._client.sharing(self.pool.memory))
-            most = self.options.batch_size(description)
-            items = items_per_request(self.pool.slot_bytes, self.options.item_bytes(description), most)
-            self._requests_for_each = description.requests_for_each_worker(items)
-            self._client.in_flight.set_initial_limit(self._requests_for_each * description.workers)
-        self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description))
-        await self.pool.__aenter__()
+        async with AsyncExitStack() as stack:
+            if self._client and self.options.second_model:
+                second = self._client.beside(self.options.second_model)
+                self._clients.append(await stack.enter_async_context(second))
+            descriptions: list[Any] = [await client.describe() for client in self._clients]
+            medium = self.options.medium(self.options, *(descriptions or [None]))
+            medium.settings()  # what a model does not support is refused before anything begins
+            if self._client and (operation := medium.operation()):
+                await self._client.check_accepted(operation)
+            description = medium.description
+            self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
+            for client in self._clients:
+                stack.enter_context(client.sharing(self.pool.memory))
+            if self._client:
+                most = self.options.batch_size(description)
+                items = items_per_request(self.pool.slot_bytes, self.options.item_bytes(description), most)
+                self._requests_for_each = description.requests_for_each_worker(items)
+                self._client.in_flight.set_initial_limit(self._requests_for_each * description.workers)
+            self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description))
+            await self.pool.__aenter__()
+            self._until_exit = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -131,7 +140,7 @@ class Track:
     ) -> None:
         for joined in self._joined.values():
             await joined.close()
-        self._until_exit.close()
+        await self._until_exit.aclose()
         await self.pool.__aexit__(kind, error, trace)
 
     @property
@@ -192,8 +201,8 @@ class Track:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
         self._stopping = True
         self.pool.stop()
-        if self._client:
-            self._client.stop_waiting()
+        for client in self._clients:
+            client.stop_waiting()
 
     def raise_if_stopping(self) -> None:
         """Raise Stopped after `stop`."""
@@ -202,8 +211,8 @@ class Track:
 
     def limit_requests(self, most: int) -> None:
         """Set the largest number of unanswered requests, at least 1, within that of the client."""
-        if self._client:
-            self._client.in_flight.set_max_limit(min(most, self._client.requests_in_flight))
+        for client in self._clients:
+            client.in_flight.set_max_limit(min(most, client.requests_in_flight))
 
     def keep_thumbnails(self, out: Path, most: int | None) -> None:
         """Keep thumbnails of sources in an output folder, as far as pictures are decoded anyway.
@@ -314,32 +323,37 @@ class Track:
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
 
-    def _requests(self, medium: Medium) -> JoinedRequests[Any, Any]:
-        """Return what forms the requests of sources with such options."""
-        key = medium.options.request_key
+    def _requests(self, medium: Medium, follow_up: FollowUp | None = None) -> JoinedRequests[Any, Any]:
+        """Return what forms the requests of sources with such options, or those that follow up their answers."""
+        of_second = follow_up is not None and follow_up.second_model
+        key = (medium.options.request_key, of_second)
         if not (joined := self._joined.get(key)):
-            operation = medium.operation()
-            assert self._client, "there is a model"
+            operation = follow_up.operation() if follow_up and follow_up.operation else medium.operation()
+            assert self._clients, "there is a model"
             assert operation, "it answers something"
-            most, nbytes = medium.options.batch_size(medium.description), self.pool.slot_bytes
-            joined = JoinedRequests(self._client, operation, max_items=most, max_bytes=nbytes)
+            client, description = (
+                (self._clients[-1], medium.second) if of_second else (self._clients[0], medium.description)
+            )
+            most, nbytes = medium.options.batch_size(description), self.pool.slot_bytes
+            joined = JoinedRequests(client, operation, max_items=most, max_bytes=nbytes)
             self._joined[key] = joined
         return joined
 
     async def _answer(
         self, medium: Medium, batch: DecodedBatch, items: Any, answers: asyncio.Future[list[Any]] | None
     ) -> SavedBatch:
-        return medium.results(batch, await self._retry_invalid(medium, items, await answers) if answers else [])
+        return medium.results(batch, await self._followed_up(medium, items, await answers) if answers else [])
 
-    async def _retry_invalid(self, medium: Medium, items: Any, answers: list[Any]) -> list[Any]:
-        """Ask once more about the items whose answers cannot be used, and return the answers to all."""
-        if again := medium.retry_invalid(items, answers):
-            joined = self._requests(medium)
-            second = await joined.add(list(again.values()))
-            if not self._reading:
-                joined.flush()
-            for k, answer in zip(again, await second, strict=True):
-                answers[k] = answer
+    async def _followed_up(self, medium: Medium, items: Any, answers: list[Any]) -> list[Any]:
+        """Ask what follows the answers to items, and return the answers to all."""
+        for follow_up in medium.follow_ups():
+            if asked := follow_up.ask(items, answers):
+                joined = self._requests(medium, follow_up)
+                second = await joined.add(list(asked.values()))
+                if not self._reading:
+                    joined.flush()
+                for k, answer in zip(asked, await second, strict=True):
+                    answers[k] = follow_up.merge(answers[k], answer)
         return answers
 
     async def _take(
@@ -435,7 +449,11 @@ class Track:
         if not (client := self._client):
             return readings
         client.on_answer = self._count
-        return replace(readings, retries=lambda: client.retries, outage=lambda: client.outage)
+        return replace(
+            readings,
+            retries=lambda: sum(each.retries for each in self._clients),
+            outage=lambda: next((outage for each in self._clients if (outage := each.outage)), None),
+        )
 
     def _count(self, answer: endpoint.Answer) -> None:
         self._meter.answered(answer)

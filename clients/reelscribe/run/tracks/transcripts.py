@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Self, get_args
 
 from reelscribe.client.models import SpeechClient
-from reelscribe.client.operations import Operation, transcribing
+from reelscribe.client.operations import Operation, SpokenChunk, aligning, transcribing
 from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import Silence, SpeechFailure
-from reelscribe.contract.speech import Channels, ChunkTranscript, SampleArray, TranscriptionOptions, has_words
+from reelscribe.contract.speech import (
+    Channels,
+    ChunkTranscript,
+    SampleArray,
+    SpeechSegment,
+    TranscriptionOptions,
+    has_words,
+)
 from reelscribe.decode.audio import AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch
-from reelscribe.errors import RequestRefused, UsageError, brief
+from reelscribe.errors import RequestRefused, ServerError, UsageError, brief
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.audio import AudioMedium, AudioOptions, Description
-from reelscribe.run.tracks.medium import Medium
+from reelscribe.run.tracks.medium import FollowUp, Medium
 from reelscribe.run.tracks.track import Track
 
 
@@ -34,6 +43,15 @@ class TranscriptMedium(AudioMedium):
 
     options: SpeechOptions
     description: SpeechDescription
+    second: SpeechDescription | None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the transcript; a model that aligns its words is part of it."""
+        settings = super().settings()
+        if self.second:
+            self.options.check_aligning(self.description, self.second)
+            settings["align"] = {"model": [self.second.name, self.second.revision], **self.second.numerics()}
+        return settings
 
     @property
     def choice(self) -> str:
@@ -49,6 +67,20 @@ class TranscriptMedium(AudioMedium):
     def operation(self) -> Operation[Sequence[SampleArray], ChunkTranscript]:
         """Return the operation that transcribes chunks."""
         return transcribing(self.description, self.description.sample_rate, self.options.transcription)
+
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Align the words of transcripts."""
+        if not self.second:
+            return ()
+        operation = partial(aligning, self.description.sample_rate)
+        return [FollowUp(self._spoken, _with_aligned, operation, second_model=True)]
+
+    def _spoken(
+        self, chunks: Sequence[SampleArray], answers: Sequence[ChunkTranscript | RequestRefused]
+    ) -> Mapping[int, SpokenChunk]:
+        """Return the chunks in which something is said, with their words."""
+        words = {k: _words(each) for k, each in enumerate(answers) if isinstance(each, ChunkTranscript)}
+        return {k: SpokenChunk(chunks[k], of_chunk) for k, of_chunk in words.items() if of_chunk}
 
     def results(self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]) -> SavedAudioBatch:
         """Return the transcripts of a batch, its silences, and the failures of its other chunks."""
@@ -72,6 +104,9 @@ class SpeechOptions(AudioOptions):
 
     transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
     """Language, task, vocabulary, beams, and whether to record the times of words."""
+    align_model: str | None = field(default=None, kw_only=True)
+    """Name of a model with a CTC head on the same servers that tells when the words of transcripts are spoken. A chunk
+    that is too short for its words keeps those of the speech model, if these have times."""
     channels: Channels = field(default="mix", kw_only=True)
     """What is transcribed of a recording with several channels: "mix" for the mix of all, or "separate" for each by
     itself, whose name is then that of the speaker."""
@@ -91,6 +126,11 @@ class SpeechOptions(AudioOptions):
     def request_key(self) -> Hashable:
         """The options of the transcription, which are those of a whole request."""
         return self.transcription
+
+    @property
+    def second_model(self) -> str | None:
+        """Name of the model that aligns words."""
+        return self.align_model
 
     def check(self, description: SpeechDescription) -> None:
         """Raise UsageError if an option is out of range, or the model does not support it."""
@@ -129,6 +169,28 @@ class SpeechOptions(AudioOptions):
                 f"beams: expected 1 to {description.beams}, the most of {description.name}, got {asked.beams}"
             )
 
+    def check_aligning(self, description: SpeechDescription, aligner: SpeechDescription) -> None:
+        """Raise UsageError if the words of transcripts cannot be aligned by another model.
+
+        Args:
+            description: The speech model.
+            aligner: The other one.
+        """
+        language = self.transcription.language or description.language
+        if not aligner.aligns:
+            raise UsageError(f"align model: expected one with a CTC head, which can align words, got {aligner.name}")
+        if self.transcription.task != "transcribe":
+            raise UsageError("align model: expected the task transcribe with it, as a translation is not what is heard")
+        if aligner.chunk_seconds < description.chunk_seconds:
+            raise UsageError(
+                f"align model: expected one that takes chunks of {description.chunk_seconds:g} s, as"
+                f" {description.name} does, got {aligner.name}, which takes {aligner.chunk_seconds:g} s; raise"
+                " chunk_seconds in its archive"
+            )
+        if language and aligner.languages and language not in aligner.languages:
+            known = ", ".join(aligner.languages)
+            raise UsageError(f"align model: expected one for {language}, got {aligner.name}, which knows {known}")
+
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the transcript, as JSON. It is part of the key of a job."""
         self.check(description)
@@ -147,6 +209,38 @@ class SpeechOptions(AudioOptions):
     def task(self, path: str, description: Description) -> AudioTask:
         """Return how to read the audio of a file and cut it into chunks for a model."""
         return replace(super().task(path, description), channels=self.channels)
+
+
+def _words(transcript: ChunkTranscript) -> list[str]:
+    """Return the words of a transcript, as its segments have them, or else as spaces divide them."""
+    return [word for segment in transcript.segments for word in _words_of(segment)]
+
+
+def _words_of(segment: SpeechSegment) -> list[str]:
+    return segment.text.split() if segment.words is None else [word.text for word in segment.words]
+
+
+def _with_aligned(
+    transcript: ChunkTranscript, aligned: ChunkTranscript | RequestRefused
+) -> ChunkTranscript | RequestRefused:
+    """Return a transcript whose words have the times of the aligned ones, and whose segments have those of their words.
+
+    It is the transcript itself if its words could not be aligned, and the refusal if the model has refused to.
+    """
+    if isinstance(aligned, RequestRefused):
+        return RequestRefused(aligned.status, f"its words were not aligned ({aligned})", permanent=aligned.permanent)
+    if not aligned.segments:
+        return transcript
+    timed = [word for segment in aligned.segments for word in segment.words or ()]
+    words = _words(transcript)
+    if len(timed) != len(words):
+        raise ServerError(f"align model: expected the times of {len(words)} words, got {len(timed)}")
+    left = zip(words, timed, strict=True)
+    segments = []
+    for segment in transcript.segments:
+        own = tuple(replace(word, text=text) for text, word in islice(left, len(_words_of(segment))))
+        segments.append(replace(segment, start=own[0].start, end=own[-1].end, words=own) if own else segment)
+    return replace(transcript, segments=tuple(segments))
 
 
 class TranscriptTrack(Track):
