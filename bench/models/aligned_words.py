@@ -15,7 +15,6 @@ the CPU seconds of a way for a second of audio: of the whole transcription, and 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,11 +81,10 @@ def differences(
     ]
 
 
-def measure(options: argparse.Namespace) -> list[Report]:
+def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Transcribe, align and compare."""
     whisper = LocalSpeech(SPEECH)
-    with tempfile.TemporaryDirectory() as folder:
-        ctc = LocalSpeech(options.model or small_ctc.train(Path(folder) / "ctc"))
+    ctc = LocalSpeech(options.model or small_ctc.train(folder / "ctc"))
     asked = SpeechOptions(transcription=TranscriptionOptions(word_times=True), align_model="ctc")
     medium, rate = TranscriptMedium(asked, whisper.description, ctc.description), whisper.description.sample_rate
     off: dict[str, list[tuple[float, float]]] = {"Whisper's attention": [], "CTC alignment": []}

@@ -62,6 +62,7 @@ class SpeakerModel:
     tasks: tuple[str, ...] = ("transcribe",)  # the default of requests that name none
     word_times = False
     beams = 1
+    aligns = False
 
     def __init__(self, settings: SpeakerSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the weights, and listen to noise.

@@ -85,7 +85,8 @@ def test_words_have_the_times_of_a_model_that_aligns_them(server, media, annotat
     first = (tmp_path / "annotations.jsonl").read_bytes()
     assert server.run("transcribe", media / "phrases.ogg", *options).exit_code == 0
     assert (tmp_path / "annotations.jsonl").read_bytes() == first
-    refused = server.run("transcribe", media / "phrases.ogg", "--align-model", "speech", "--out", tmp_path / "no")
+    models = ("--model", "speech", "--align-model", "speech")
+    refused = server.run("transcribe", media / "phrases.ogg", *models, "--out", tmp_path / "no")
     assert (refused.exit_code, "expected one with a CTC head" in refused.stderr) == (2, True)
 
 

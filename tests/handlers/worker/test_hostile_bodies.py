@@ -27,7 +27,7 @@ FRAME = np.zeros((40, 60, 3), np.uint8)
 
 
 class English:
-    sample_rate, languages, tasks, word_times, beams = 16_000, ("en",), ("transcribe",), False, 1
+    sample_rate, languages, tasks, word_times, beams, aligns = 16_000, ("en",), ("transcribe",), False, 1, False
 
 
 def frames_reader() -> FrameReader:
