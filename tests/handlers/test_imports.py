@@ -16,8 +16,9 @@ HANDLERS = Path(__file__).parents[2] / "handlers"
 FILES = sorted(path.relative_to(HANDLERS) for path in HANDLERS.rglob("*.py"))
 SHARED = ("reelscribe.contract", "reelscribe.wire", "reelscribe.errors")
 LAYERS = [
-    {"caption_handler", "clip_handler", "shot_handler", "speech_handler"},
-    {"captions", "clips", "shots", "transcripts"},
+    {"caption_handler", "clip_handler", "shot_handler", "speaker_handler", "speech_handler"},
+    {"captions", "clips", "shots", "speakers"},
+    {"transcripts"},
     {"worker"},
     {"pipeline"},
     {"runtime"},
