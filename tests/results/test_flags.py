@@ -5,7 +5,7 @@ import pytest
 from reelscribe.contract.outcomes import Caption, DescribedClip
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
-from reelscribe.results.records import chosen_to_differ, repeats_itself, with_flags
+from reelscribe.results.flags import chosen_to_differ, repeats_itself, with_flags
 
 DOG = "A dog runs on the beach."
 DOG_TOO = "A dog runs on a beach."
