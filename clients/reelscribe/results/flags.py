@@ -26,6 +26,16 @@ SIMILARITY = 90.0
 """Similarity of two texts (0 to 100, the ratio of rapidfuzz: the share of letters that need no edit) from which on they
 count as nearly equal."""
 
+MOST_COMPRESSION = 2.4
+"""Compression ratio above which a transcript repeats itself, as in openai-whisper. Of speech, it is at most 1.8."""
+
+MOST_NO_SPEECH = 0.5
+"""Probability of no speech above which speech gets a flag. Of 32 short announcements and words, it is at most 0.44."""
+
+LEAST_LOGPROB = -1.15
+"""Average log-probability below which speech gets a flag. Of the same, it is at least -1.12; `scripts/bench
+doubtful_speech` measures both."""
+
 Described = TypeVar("Described", Caption, DescribedClip)
 
 
@@ -80,6 +90,8 @@ def _nearly_equal(one: str, other: str) -> bool:
 def speech_flags(utterance: Utterance) -> list[Flag]:
     """Return the flags of a segment of speech, from its text and from what the model computed of its chunk."""
     flags: dict[Flag, bool] = {
-        "repetition": repeats_itself(utterance.text),
+        "repetition": repeats_itself(utterance.text) or (utterance.compression_ratio or 0.0) > MOST_COMPRESSION,
+        "no-speech": (utterance.no_speech_prob or 0.0) > MOST_NO_SPEECH,
+        "low-probability": (utterance.avg_logprob or 0.0) < LEAST_LOGPROB,
     }
     return [flag for flag, is_set in flags.items() if is_set]
