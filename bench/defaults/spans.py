@@ -4,7 +4,7 @@
 
 FOLDER is one that scripts/real_data has prepared. whisper-tiny.en runs on one thread. There are three tables:
 
-- invented: words in `--minutes` of silence, noise, hum and chords; and words wrong in two sentences in the midst of them.
+- invented: words in `--minutes` of silence, noise, hum and chords; and words wrong in two sentences in their midst.
 - times: sentences of `--speech` seconds with pauses of 3 to 9 s: words wrong, those lost, and by how many seconds words
   begin earlier or later than without --vad: the median, and the share that is within 0.1 s.
 - speed: seconds of audio a CPU second of the same file, from opening it to its text, without and with --vad.
