@@ -21,6 +21,7 @@ import soxr
 from numpy.typing import NDArray
 
 from lib.recordings import Recording
+from lib.sounds import chord_tones
 from reelscribe.contract.speech import SampleArray
 from synthetic.phrases import SAMPLE_RATE
 
@@ -33,9 +34,6 @@ SENTENCE_WORDS = 4
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _NUMBERS = {str(k): word for k, word in enumerate(_DIGITS)}
 """Numbers that are written in both ways."""
-
-_SEMITONES = (0, 3, 4, 5, 7, 9, 10, 12)
-"""Steps of the tones of chords above their root."""
 
 _OTHER = re.compile(r"[^a-z0-9' ]+")
 
@@ -109,26 +107,9 @@ def _noisy(decibels: float) -> Callable[[SampleArray], SampleArray]:
 
 def _with_music(samples: SampleArray) -> SampleArray:
     """Return speech over music that is 15 dB quieter."""
-    music = _chords(len(samples))
+    music = chord_tones(len(samples))
     speech = np.sqrt(np.mean(samples[samples != 0].astype(np.float64) ** 2))
     return _clipped(samples + music * speech / np.sqrt(np.mean(music**2)) * 10 ** (-15 / 20))
-
-
-def _chords(count: int) -> NDArray[np.float64]:
-    """Return chords of three tones with overtones, as of a piano, one after the other, (N,)."""
-    rng = np.random.default_rng(0)
-    pieces: list[NDArray[np.float64]] = []
-    while sum(map(len, pieces)) < count:
-        time = np.arange(round(rng.uniform(0.3, 1.5) * SAMPLE_RATE)) / SAMPLE_RATE
-        root = 110 * 2 ** (rng.integers(25) / 12)
-        tones = [root * 2 ** (step / 12) for step in rng.permutation(_SEMITONES)[:3]]
-        waves = [
-            np.sin(2 * np.pi * tone * overtone * time + rng.uniform(0, 2 * np.pi)) / overtone**1.3
-            for tone in tones
-            for overtone in range(1, 7)
-        ]
-        pieces.append(np.sum(waves, axis=0) * np.minimum(1, time / 0.01) * np.exp(-time / rng.uniform(0.3, 2)))
-    return np.concatenate(pieces)[:count]
 
 
 def _telephone(samples: SampleArray) -> SampleArray:

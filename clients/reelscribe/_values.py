@@ -117,6 +117,13 @@ class SavedClip(DescribedClip):
     flags: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavedSegment(Utterance):
+    """A segment of a record."""
+
+    flags: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class SavedRecord:
     """A record: a line of annotations.jsonl as an object, with the fields that docs/records.md describes."""
@@ -137,7 +144,7 @@ class SavedRecord:
     clips: tuple[SavedClip, ...]
     clip_failures: tuple[ClipFailure, ...]
     clip_settings: str | None
-    segments: tuple[Utterance, ...]
+    segments: tuple[SavedSegment, ...]
     silences: tuple[Silence, ...]
     speech_failures: tuple[SpeechFailure, ...]
     speech_settings: str | None

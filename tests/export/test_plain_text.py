@@ -39,3 +39,16 @@ def test_without_any_transcript_there_is_no_plain_text(tmp_path):
     path = annotations(tmp_path, [record("/v/a.mp4", "a star")])
     with pytest.raises(UsageError, match=r"expected records with transcripts, .* `reelscribe transcribe`"):
         export(path, Path(tmp_path), ["txt"])
+
+
+def test_segments_with_flags_can_be_left_out_of_all_but_records_and_pages(tmp_path):
+    value = transcript_record("a.mp4", "Hello.", "Thank you.")
+    value["segments"][1]["flags"] = ["no-speech"]
+    path, formats = annotations(tmp_path, [value]), ("txt", "srt", "csv", "jsonl.zst")
+    export(path, tmp_path / "all", formats)
+    export(path, tmp_path / "sure", formats, drop_doubtful=True)
+    for name in ("txt/a.mp4.txt", "srt/a.mp4.srt", "transcript.csv"):
+        kept, sure = ((tmp_path / out / name).read_text() for out in ("all", "sure"))
+        assert "Thank you." in kept
+        assert ("Hello." in sure, "Thank you." in sure) == (True, False)
+    assert len({(tmp_path / out / "annotations.jsonl.zst").read_bytes() for out in ("all", "sure")}) == 1

@@ -61,14 +61,15 @@ def test_a_csv_has_a_row_for_each_caption(tmp_path):
 
 
 def test_a_csv_has_a_row_for_each_utterance(tmp_path):
-    unsure = transcript_record("=b.mp4", segments=[utterance(0.5, 1, "-1 \ud800", evenly_spoken(["-1"]))])
+    segment = utterance(0.5, 1, "-1 \ud800", evenly_spoken(["-1"])) | {"flags": ["no-speech"]}
+    unsure = transcript_record("=b.mp4", segments=[segment])
     out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
     assert sorted(files(out)) == ["sources.csv", "transcript.csv"]
     assert rows(out / "transcript.csv") == [
-        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob", "speaker"],
-        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25", ""],
-        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25", ""],
-        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", "", ""],
+        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob", "speaker", "flags"],
+        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25", "", ""],
+        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25", "", ""],
+        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", "", "", "no-speech"],
     ]
 
 
@@ -113,12 +114,15 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
     )
     text, seconds = pa.string(), pa.float64()
     word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text, "probability": seconds}))
-    assert table.schema.types == [text, seconds, seconds, text, text, seconds, seconds, text, word, text, text, text]
+    flags = pa.list_(text)
+    assert table.schema.types == [
+        *(text, seconds, seconds, text, text, seconds, seconds, text, flags, word, text, text, text)
+    ]
     assert {field.name for field in table.schema if field.nullable} == {
         *("language", "avg_logprob", "no_speech_prob", "speaker", "words", "sha256")
     }
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, None, "00ff", "some/whisper", "def"),
+        ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, [], None, "00ff", "some/whisper", "def"),
         (
             "b.mp4",
             0,
@@ -128,6 +132,7 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
             None,
             None,
             None,
+            [],
             [words[0], words[1] | {"text": "\\udce9"}],
             "00ff",
             "some/whisper",
@@ -191,7 +196,7 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     value = both(record("a.mp4", "a dog"), transcript_record("a.mp4", "three"))
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
     assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5", ""]
-    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25", ""]
+    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25", "", ""]
     assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], CueRules(made_from="transcript")) == [
         out / "captions.csv",
         out / "sources.csv",

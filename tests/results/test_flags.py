@@ -2,10 +2,10 @@
 
 import pytest
 
-from reelscribe.contract.outcomes import Caption, DescribedClip
+from reelscribe.contract.outcomes import Caption, DescribedClip, Utterance
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
-from reelscribe.results.records import chosen_to_differ, repeats_itself, with_flags
+from reelscribe.results.flags import chosen_to_differ, repeats_itself, speech_flags, with_flags
 
 DOG = "A dog runs on the beach."
 DOG_TOO = "A dog runs on a beach."
@@ -118,3 +118,18 @@ def test_only_of_frames_and_clips_that_were_chosen_to_differ_is_an_equal_text_od
     assert chosen_to_differ(settings) == differ
     flags = [flags for _, flags in with_flags(map(caption, [DOG, DOG]), differ=chosen_to_differ(settings))]
     assert flags == [["near-duplicate"] if differ else []] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "figures", "flags"),
+    [
+        ("Good morning.", {}, []),
+        ("Good morning.", {"no_speech_prob": 0.4, "avg_logprob": -1.1, "compression_ratio": 1.8}, []),
+        ("Thank you.", {"no_speech_prob": 0.6}, ["no-speech"]),
+        ("Thank you.", {"avg_logprob": -1.2}, ["low-probability"]),
+        ("Thank you.", {"compression_ratio": 2.5}, ["repetition"]),  # each segment of its chunk says it again
+        ("ha " * 9, {"no_speech_prob": 0.6, "avg_logprob": -1.2}, ["repetition", "no-speech", "low-probability"]),
+    ],
+)
+def test_speech_that_nobody_may_have_said_has_flags(text, figures, flags):
+    assert speech_flags(Utterance(0.0, 1.0, text, "en", **{"no_speech_prob": None, **figures})) == flags

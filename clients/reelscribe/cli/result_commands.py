@@ -17,6 +17,7 @@ from reelscribe.cli.options.run import (
     FORMAT_NAMES,
     FORMATS,
     Beside,
+    DropDoubtful,
     Overwrite,
     beside_formats,
     one_of,
@@ -73,6 +74,7 @@ def export(
     ] = None,
     beside: Beside = None,
     overwrite: Overwrite = False,
+    drop_doubtful: DropDoubtful = False,
     cues: Cues = "auto",
     media: Annotated[
         str,
@@ -108,9 +110,13 @@ def export(
         lines: list[str] = []
         with current_annotations(out) as annotations:
             if formats:
-                written = export_annotations(annotations, folder, formats, rules, site, lines.append)
+                written = export_annotations(
+                    annotations, folder, formats, rules, site, lines.append, drop_doubtful=drop_doubtful
+                )
                 lines.insert(0, describe_written(written, folder))
-            done = write_beside(annotations, out, next_to, rules, overwrite=overwrite) if next_to else None
+            done = None
+            if next_to:
+                done = write_beside(annotations, out, next_to, rules, overwrite=overwrite, drop_doubtful=drop_doubtful)
         for line in lines:
             typer.echo(printable(line))
         if done:

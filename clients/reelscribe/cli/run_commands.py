@@ -366,11 +366,25 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
 
     if options.formats:
         lines: list[str] = []
-        exported = export(options.folder / NAME, options.folder, options.formats, rules, tell=lines.append)
+        exported = export(
+            options.folder / NAME,
+            options.folder,
+            options.formats,
+            rules,
+            tell=lines.append,
+            drop_doubtful=options.drop_doubtful,
+        )
         _report_export(options, progress, exported, lines)
     if not beside:
         return True
-    done = write_beside(options.folder / NAME, options.folder, beside, rules, overwrite=options.overwrite)
+    done = write_beside(
+        options.folder / NAME,
+        options.folder,
+        beside,
+        rules,
+        overwrite=options.overwrite,
+        drop_doubtful=options.drop_doubtful,
+    )
     if isinstance(progress, JsonLines):
         progress.event("beside", **asdict(done))
     else:

@@ -130,6 +130,9 @@ class Utterance(TimedText):
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
     speaker: str | None = None
     """Name of who speaks, such as "channel 1"; None if that is not known."""
+    compression_ratio: float | None = None
+    """Size of the text of its chunk divided by its compressed size, as Whisper defines it; high if the text repeats
+    itself; None if the model computes none."""
 
     @property
     def line(self) -> str:

@@ -42,11 +42,19 @@ class Captions:
 
 
 @dataclass(frozen=True)
+class FlaggedUtterance(Utterance):
+    """A segment of speech, and why it deserves a second look."""
+
+    flags: tuple[str, ...] = ()
+    """Reasons such as "repetition"."""
+
+
+@dataclass(frozen=True)
 class Transcript:
     """The transcript of a source."""
 
     model: Model
-    utterances: list[Utterance]
+    utterances: list[FlaggedUtterance]
     """In the order of time."""
 
 
@@ -245,12 +253,13 @@ def present_path(line: bytes) -> str | None:
     return None if source["missing"] else _path(source["absolute_path"])
 
 
-def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSource:
+def annotated_source(line: bytes, models: Mapping[str, Model], *, drop_doubtful: bool = False) -> AnnotatedSource:
     """Parse the part of a record that is exported.
 
     Args:
         line: A line of annotations.jsonl.
         models: The models, from `read_models`.
+        drop_doubtful: Whether segments of speech that have flags are left out.
 
     Raises:
         KeyError, TypeError, ValueError or RecursionError: The line is not a record.
@@ -271,7 +280,7 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         video=_video(media) if media else None,
         audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,
         captions=None if value["caption_settings"] is None else _captions(value, models),
-        transcript=None if value["speech_settings"] is None else _transcript(value, models),
+        transcript=None if value["speech_settings"] is None else _transcript(value, models, drop_doubtful),
         clips=None if value["clip_settings"] is None else _clips(value, models),
         turns=None if value.get("speaker_settings") is None else [*map(_turn, value["turns"])],
         shots=_shots(value["shots"], value["shot_settings"], models),
@@ -316,11 +325,11 @@ def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
     )
 
 
-def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
+def _transcript(value: Any, models: Mapping[str, Model], drop_doubtful: bool) -> Transcript:
     return Transcript(
         model=models[value["speech_settings"]],
         utterances=[
-            Utterance(
+            FlaggedUtterance(
                 _seconds(item["start"]),
                 _seconds(item["end"]),
                 _text(item["text"]),
@@ -329,8 +338,10 @@ def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
                 words=None if item["words"] is None else tuple(map(_word, item["words"])),
                 avg_logprob=_logprob(item["avg_logprob"]),
                 speaker=None if item.get("speaker") is None else _text(item["speaker"]),
+                flags=_flags(item),
             )
             for item in value["segments"]
+            if not (drop_doubtful and _flags(item))
         ],
     )
 
@@ -403,7 +414,7 @@ def _word(value: Any) -> Word:
 
 
 def _flags(value: Any) -> tuple[str, ...]:
-    return _texts(value["flags"])
+    return _texts(value.get("flags", []))  # segments of earlier versions have none
 
 
 def _texts(value: Any) -> tuple[str, ...]:

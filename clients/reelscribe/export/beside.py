@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -104,7 +105,13 @@ def check_beside(formats: Sequence[str]) -> None:
 
 
 def write_beside(
-    annotations: Path, out: Path, formats: Sequence[str], cues: CueRules = DEFAULT_RULES, *, overwrite: bool = False
+    annotations: Path,
+    out: Path,
+    formats: Sequence[str],
+    cues: CueRules = DEFAULT_RULES,
+    *,
+    overwrite: bool = False,
+    drop_doubtful: bool = False,
 ) -> Beside:
     """Write results beside the sources that a run could read, and that were not gone when the last run ended.
 
@@ -116,6 +123,7 @@ def write_beside(
         formats: Names from `BESIDE_FORMATS`.
         cues: The rules by which subtitles are made.
         overwrite: Whether to replace files that somebody else has made or changed.
+        drop_doubtful: Whether segments of speech that have flags are left out of subtitles.
 
     Returns:
         What has become of the files.
@@ -125,13 +133,12 @@ def write_beside(
         OutputError: The output folder cannot remember what is written.
     """
     done = Beside()
-    models, speakers = read_models(annotations), read_speaker_names(out)
+    parse = partial(annotated_source, models=read_models(annotations), drop_doubtful=drop_doubtful)
+    speakers = read_speaker_names(out)
     names = _Names(filter(None, read_lines(annotations, present_path)))
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
     with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
-        for line, source in read_lines(
-            annotations, lambda line: (line, speakers.applied(annotated_source(line, models)))
-        ):
+        for line, source in read_lines(annotations, lambda line: (line, speakers.applied(parse(line)))):
             if source.missing or source.bytes is None:
                 continue
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):

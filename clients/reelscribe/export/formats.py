@@ -140,6 +140,8 @@ def export(
     cues: CueRules = DEFAULT_RULES,
     site: SiteOptions | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    *,
+    drop_doubtful: bool = False,
 ) -> list[Path]:
     """Export the annotations of a run.
 
@@ -152,6 +154,7 @@ def export(
         cues: The rules by which subtitles are made. Tables and pages hold all annotations.
         site: Choices about pages; None for those of a run whose folder has the annotations.
         tell: Is told in whole lines what was done besides writing the files that are returned.
+        drop_doubtful: Whether segments of speech that have flags are left out, except of pages and compressed records.
 
     Returns:
         The files that were written; of the many that pages consist of, `index.html` alone.
@@ -167,7 +170,7 @@ def export(
     site = site or SiteOptions(annotations.parent)
     if kinds & {_SourceFormat, _TableFormat}:
         names = read_speaker_names(site.run)
-        _export_each(annotations, folder, formats, cues, tell, names)
+        _export_each(annotations, folder, formats, cues, tell, names, drop_doubtful=drop_doubtful)
         for line in names.unused():
             tell(line)
     for name, each in _FORMATS.items():
@@ -206,9 +209,11 @@ def _export_each(
     cues: CueRules,
     tell: Callable[[str], None],
     names: SpeakerNames,
+    *,
+    drop_doubtful: bool,
 ) -> None:
     """Write the formats to which sources are added one after the other."""
-    models = read_models(annotations)
+    parse = partial(annotated_source, models=read_models(annotations), drop_doubtful=drop_doubtful)
     chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)}
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
     writers = [each.writer(name, folder, common_folder, cues) for name, each in chosen.items()]
@@ -220,7 +225,7 @@ def _export_each(
             tables[name] = [stack.enter_context(each.writer(folder, name)) for each in table_formats]
 
         open_tables("sources")
-        for source in map(names.applied, read_lines(annotations, partial(annotated_source, models=models))):
+        for source in map(names.applied, read_lines(annotations, parse)):
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe.contract.outcomes import SourceSummary, Utterance
+from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotations_reader import (
@@ -24,6 +24,7 @@ from reelscribe.export.annotations_reader import (
     Clips,
     ClipText,
     FlaggedCaption,
+    FlaggedUtterance,
     Shots,
     Summary,
     Transcript,
@@ -35,7 +36,7 @@ from reelscribe.results.records import Kind
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or files of its own."""
 
-Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Section, SourceSummary)
+Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, FlaggedUtterance, ClipText, Section, SourceSummary)
 
 TableName = Literal["sources"] | Kind
 """The tables, by the names of their files and folders."""
@@ -172,6 +173,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
             Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
             Column("speaker", "text", lambda source, utterance: utterance.speaker, nullable=True),
+            Column("flags", "texts", lambda source, utterance: utterance.flags),
             Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
             _SHA256,
             Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),

@@ -402,6 +402,7 @@ def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
         None if segment.words is None else tuple(map(spoken, segment.words)),
         segment.avg_logprob,
         chunk.speaker,
+        chunk.transcript.compression_ratio,
     )
 
 

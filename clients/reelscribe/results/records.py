@@ -1,8 +1,7 @@
 """A record: everything that the ledger knows about one source. It is one line of `annotations.jsonl`.
 
 docs/records.md describes every field. The results of a source may be too large for memory, so a record reads them from
-the ledger whenever they are asked for, one after the other. Their texts get flags if they deserve a second look: models
-sometimes repeat themselves, or say the same of everything.
+the ledger whenever they are asked for, one after the other. Their texts get flags if they deserve a second look.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
-
-from rapidfuzz import fuzz
 
 from reelscribe.contract.fields import read_count
 from reelscribe.contract.outcomes import (
@@ -38,6 +35,7 @@ from reelscribe.contract.outcomes import (
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
 from reelscribe.contract.speech import Word, known_fields, transcribed_channels
 from reelscribe.errors import OutputError
+from reelscribe.results.flags import Described, chosen_to_differ, speech_flags, with_flags
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.speakers import with_speakers
 
@@ -514,72 +512,8 @@ def _of_audio(value: Utterance | Silence | SpeechFailure | Word) -> dict[str, An
 
 def _utterance(utterance: Utterance) -> dict[str, Any]:
     words = utterance.words
-    return {**_of_audio(utterance), "words": None if words is None else [*map(_of_audio, words)]}
-
-
-Flag = Literal["repetition", "near-duplicate"]
-
-
-REPEATED_SHARE = 0.3
-"""Largest share of the groups of GROUP_WORDS words of a text that may have occurred in it before (0 to 1). Of sentences
-that people write, it is nearly always below 0.1."""
-
-
-GROUP_WORDS = 3
-"""Words of such a group; letters in texts without spaces."""
-
-
-SIMILARITY = 90.0
-"""Similarity of two texts (0 to 100, the ratio of rapidfuzz: the share of letters that need no edit) from which on they
-count as nearly equal."""
-
-
-Described = TypeVar("Described", Caption, DescribedClip)
-
-
-def chosen_to_differ(settings: Mapping[str, Any]) -> bool:
-    """Return whether neighbours show different shots, so that equal texts of them are odd.
-
-    Args:
-        settings: What decides the results except the model: of captions with `sampling`, of descriptions with `clips`.
-    """
-    sampling, clips = settings.get("sampling", {}), settings.get("clips", {})
-    return bool(sampling.get("per_shot") == 1 or clips.get("cut") == "shots")
-
-
-def with_flags(results: Iterable[Described], *, differ: bool) -> Iterator[tuple[Described, list[Flag]]]:
-    """Yield each result with its flags.
-
-    Args:
-        results: Captions or descriptions, in the order of time.
-        differ: Whether neighbours were chosen to differ. Only then is one that is nearly equal to a neighbour a
-            "near-duplicate": of frames or windows that follow each other closely, most are.
-    """
-    before: Described | None = None
-    near_before = False
-    for result in results:
-        if before is not None:
-            near = differ and _nearly_equal(before.text, result.text)
-            yield before, _flags(before.text, near=near or near_before)
-            near_before = near
-        before = result
-    if before is not None:
-        yield before, _flags(before.text, near=near_before)
-
-
-def _flags(text: str, *, near: bool) -> list[Flag]:
-    flags: list[Flag] = ["repetition"] if repeats_itself(text) else []
-    return [*flags, "near-duplicate"] if near else flags
-
-
-def repeats_itself(text: str) -> bool:
-    """Return whether a text says the same thing again and again."""
-    words = text.casefold().split()
-    if len(words) < 2 * GROUP_WORDS:
-        words = list(text.casefold()) if len(words) == 1 else words
-    groups = list(zip(*(words[k:] for k in range(GROUP_WORDS)), strict=False))
-    return len(groups) > GROUP_WORDS and 1 - len(set(groups)) / len(groups) > REPEATED_SHARE
-
-
-def _nearly_equal(one: str, other: str) -> bool:
-    return bool(one) and fuzz.ratio(one, other, score_cutoff=SIMILARITY) >= SIMILARITY
+    return {
+        **_of_audio(utterance),
+        "words": None if words is None else [*map(_of_audio, words)],
+        "flags": speech_flags(utterance),
+    }

@@ -45,6 +45,14 @@ Overwrite = Annotated[
         help="With --beside, replace files that others have made or changed. By default they stay.",
     ),
 ]
+DropDoubtful = Annotated[
+    bool,
+    output_option(
+        "--drop-doubtful/--no-drop-doubtful",
+        help="Leave segments of speech that have flags, because nobody may have said them, out of subtitles, texts and"
+        " tables. Records and pages keep them.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,7 @@ class RunOptions:
     ] = None
     beside: Beside = None
     overwrite: Overwrite = False
+    drop_doubtful: DropDoubtful = False
     dry_run: Annotated[
         bool,
         source_option("--dry-run", help="Say what the run would do, and end. Nothing is written."),

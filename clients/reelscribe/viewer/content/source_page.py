@@ -222,7 +222,9 @@ def tracks_of(record: SavedRecord, names: SpeakerNames) -> list[Track]:
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
             *(
-                Line(each.start, each.end, each.text, words=_words(each), speaker=speakers.get(each.speaker))
+                Line(
+                    each.start, each.end, each.text, each.flags, words=_words(each), speaker=speakers.get(each.speaker)
+                )
                 for each in record.segments
             ),
             *(

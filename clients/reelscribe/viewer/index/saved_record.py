@@ -34,6 +34,7 @@ class Segment(Text):
 
     words: list[SavedWord] | None = None
     speaker: str | None = None
+    flags: tuple[str, ...] = ()
 
 
 class Clip(Text):

@@ -46,6 +46,7 @@ class _Flagged(msgspec.Struct, gc=False):
 
 class _Segment(Text, gc=False):
     language: str | None = None
+    flags: tuple[str, ...] = ()
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -220,7 +221,8 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
     audio = record.audio.duration_seconds or record.audio.seconds if record.audio else None
     failures = len(record.caption_failures) + len(record.clip_failures) + len(record.speech_failures)
     languages = _joined([text.language for text in record.segments if text.language])
-    flags = _joined([flag for items in (record.captions, record.clips) for item in items for flag in item.flags])
+    flagged = (record.captions, record.clips, record.segments)
+    flags = _joined([flag for items in flagged for item in items for flag in item.flags])
     error_type = error.type[:_MESSAGE_CHARACTERS] if error else ""
     tags = [*(["failed", error_type] if error else []), *(["gone"] if source.missing else []), flags, languages]
     row = SourceRow(
