@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import transformers
 
 from reelscribe import wire
 from reelscribe.contract.descriptions import SpeechDescription
-from reelscribe.contract.outcomes import Utterance
-from reelscribe.contract.packing import AudioChunk, numbered
+from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode.audio import Audio, SilenceDetector
-from reelscribe.results.batches import SavedAudioBatch, audio_results
-from reelscribe.run.tracks.transcripts import SpeechOptions, stretch_results
+from reelscribe.decode.audio import Audio, AudioChunk, SilenceDetector
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.speech_model import SpeechSettings
 from worker.request_batch import Unread
@@ -65,16 +63,14 @@ class LocalSpeech:
         chunks: list[list[SampleArray]] = []
         for samples in recordings:
             chunker = task.chunker()
-            cut = numbered([*chunker.push(samples), *chunker.flush()], task.sample_rate)
-            heard = silence.heard(cut, task.chunk_samples)
-            chunks.append([chunk.samples for chunk in heard if not chunk.silent])
+            chunks.append([c for c in (*chunker.push(samples), *chunker.flush()) if not silence.is_silent(c)])
         transcripts = self.transcribe_chunks([chunk for each in chunks for chunk in each], options)
         return [" ".join(next(transcripts).text for _ in each) for each in chunks]
 
     def transcribe_files(self, paths: Sequence[Path], options: SpeechOptions) -> list[SavedAudioBatch]:
         """Return the result of each file. Chunks of short files share requests."""
         files = [self._chunks(path, options) for path in paths]
-        samples = [chunk.samples for chunks in files for chunk in chunks if chunk.heard]
+        samples = [chunk.samples for chunks in files for chunk in chunks if not chunk.silent]
         transcripts = self.transcribe_chunks(samples, options)
         return [self._saved_batch(chunks, transcripts) for chunks in files]
 
@@ -83,11 +79,12 @@ class LocalSpeech:
             return list(audio.chunks())
 
     def _saved_batch(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
-        rate = self.description.sample_rate
-        audible = [chunk.heard for chunk in chunks if chunk.heard]
-        silent = chain.from_iterable(chunk.unheard(rate) for chunk in chunks)
-        results = stretch_results(audible, [next(transcripts) for _ in audible], silent, rate)
-        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, **results)
+        def times(chunk: AudioChunk) -> tuple[float, float]:
+            return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
+
+        transcribed = [TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
+        silences = [Silence(*times(chunk)) for chunk in chunks if chunk.silent]
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcripts=transcribed, silences=silences)
 
 
 def utterances(batch: SavedAudioBatch) -> list[Utterance]:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from reelscribe.contract.descriptions import SpeechDescription
-from reelscribe.contract.packing import AudioChunk
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode.audio import Audio
-from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio
+from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.child_main import digest_file
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoAudio
@@ -74,7 +73,7 @@ class LoopPool(DecodePool):
                 yield OpenedAudio(audio.info, audio.samples_read, audio.why_incomplete, reading.task.sample_rate)
 
     async def _batch(self, chunks: Sequence[AudioChunk], sample_rate: int) -> DecodedAudioBatch:
-        audible = [chunk for chunk in chunks if chunk.heard]
+        audible = [chunk for chunk in chunks if not chunk.silent]
         ends = np.cumsum([len(chunk.samples) for chunk in audible]).tolist()
         slot = await self._slots.take() if audible else None
         samples = self._slots.array(slot or 0, (ends[-1] if ends else 0,), np.int16)
@@ -84,8 +83,8 @@ class LoopPool(DecodePool):
             first=chunks[0].first,
             stop=chunks[-1].stop,
             chunks=np.split(samples, ends[:-1]) if audible else [],
-            audible=[chunk.heard for chunk in audible],
-            silent=[each for chunk in chunks for each in chunk.unheard(sample_rate)],
+            audible=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in audible],
+            silent=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
             slot=slot,
             slots=self._slots,
             sample_rate=sample_rate,

@@ -79,32 +79,3 @@ def test_audio_with_one_short_loud_spot_is_not_silent():
 def test_audio_shorter_than_a_window_is_judged_by_all_its_samples(length):
     assert is_silent(np.zeros(length, np.int16), RATE)
     assert is_silent(np.full(length, 3000, np.int16), RATE) == (length == 0)
-
-
-def test_with_vad_a_chunk_is_packed_from_what_is_spoken(has_speech, tmp_path):
-    spoken = [random_utterance(random.Random(seed), held_out=True).samples / np.float32(32768) for seed in (3, 4)]
-    pause = np.zeros(8 * RATE, np.float32)
-    path = tmp_path / "pauses.wav"
-    write(path, np.concatenate([pause, spoken[0], pause, spoken[1], pause]))
-    chunks = read(path, vad=True).chunks
-    (packed,) = (chunk for chunk in chunks if chunk.heard)
-    starts = [8 * RATE, 16 * RATE + len(spoken[0])]
-    assert len(packed.heard) == 2
-    for stretch, start, samples in zip(packed.heard, starts, spoken, strict=True):
-        assert stretch.first <= start < start + len(samples) <= stretch.stop
-        assert stretch.stop - stretch.first < len(samples) + 2 * RATE
-        assert stretch.start_seconds == stretch.first / RATE
-    rest = read(path, packed.stop, vad=True).chunks
-    assert [chunk.heard for chunk in rest] == [chunk.heard for chunk in chunks if chunk.first >= packed.stop]
-
-
-def test_with_vad_channels_keep_their_whole_chunks(has_speech, tmp_path):
-    samples = random_utterance(random.Random(3), held_out=True).samples / np.float32(32768)
-    speech = np.concatenate([np.zeros(4 * RATE, np.float32), samples])
-    path = tmp_path / "call.wav"
-    write(path, np.stack([speech, np.zeros_like(speech)]), layout="stereo")
-    chunks = read(path, vad=True, channels="separate").chunks
-    assert [(chunk.speaker, len(chunk.heard), chunk.silent) for chunk in chunks] == [
-        ("channel 1", 1, False),
-        ("channel 2", 0, True),
-    ]

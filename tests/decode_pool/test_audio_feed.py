@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ def batches_of(path: Path, *spans: Span, chunks_per_batch: int) -> list[dict]:
     batches = [reply["batch"] for reply in replies if "batch" in reply]
     for batch in batches:
         assert (batch["slot"] is None) == (not batch["audible"])
-        lengths = [stop - first for ((first, stop, *_),) in batch["audible"]]
+        lengths = [stop - first for first, stop, *_ in batch["audible"]]
         samples = np.frombuffer(memory, np.int16, sum(lengths), slot_bytes * (batch["slot"] or 0))
         batch["slot"] = [samples[begin:end].tolist() for begin, end in pairwise(accumulate(lengths, initial=0))]
     return batches
@@ -61,10 +61,10 @@ def test_batches_account_for_every_sample_once(levels, chunks_per_batch):
     assert bounds[-1] == len(whole)
     for batch in batches:
         assert len(batch["audible"]) <= chunks_per_batch
-        stretches = sorted([*chain.from_iterable(batch["audible"]), *batch["silent"]])
+        stretches = sorted([*batch["audible"], *batch["silent"]])
         assert [first for first, *_ in stretches] == [batch["first"], *(stop for _, stop, *_ in stretches[:-1])]
         assert [start for _, _, start, _ in stretches] == [first / RATE for first, *_ in stretches]
-        assert batch["slot"] == [whole[first:stop].tolist() for ((first, stop, *_),) in batch["audible"]]
+        assert batch["slot"] == [whole[first:stop].tolist() for first, stop, *_ in batch["audible"]]
         assert not any(whole[first:stop].any() for first, stop, *_ in batch["silent"])
 
 
@@ -76,7 +76,7 @@ def test_each_channel_is_in_batches_once(levels, chunks_per_batch):
         batches = batches_of(path, chunks_per_batch=chunks_per_batch)
     read = np.zeros_like(channels)
     for batch in batches:
-        for ((_, _, start, speaker),), samples in zip(batch["audible"], batch["slot"], strict=True):
+        for (_, _, start, speaker), samples in zip(batch["audible"], batch["slot"], strict=True):
             first = round(start * RATE)
             read[int(speaker[-1]) - 1, first : first + len(samples)] += samples
     assert np.array_equal(read, channels)

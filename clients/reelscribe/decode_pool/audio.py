@@ -1,14 +1,11 @@
 """The audio of a source: the command to read it, the opened audio, its batches, and how it is read.
 
 A parent sends `ReadAudio` and parses the replies; the decode process executes the command with `feed`. A batch covers
-every sample, at the sample rate of the task, from number `first` to before `stop`: in a chunk in the slot, or in a
-stretch that is not sent, because it is silent or repeats another channel. The replies are those of `child_channel.py`,
-with::
+every sample, at the sample rate of the task, from number `first` to before `stop`: in a chunk in the slot, or in one
+that is not sent, because it is silent or repeats another channel. The replies are those of `child_channel.py`, with::
 
     {"opened": {"info", "samples", "why_incomplete"}}       again at the end of the file, when `samples` is known
-    {"batch": {..., "audible": [[[first, stop, presentation time, speaker], ...], ...], "silent": [...]}}
-
-A chunk has several stretches if it is packed from those in which somebody speaks.
+    {"batch": {..., "audible": [[first, stop, presentation time, speaker], ...], "silent": [...]}}
 """
 
 from __future__ import annotations
@@ -16,18 +13,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from reelscribe.contract.packing import AudioChunk, Stretch
 from reelscribe.contract.source import AudioInfo, Span
 from reelscribe.contract.speech import SampleArray, transcribed_channels
-from reelscribe.decode.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 from reelscribe.decode_pool.child_channel import ChildChannel, Feed, queue_opened
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand, Slots
 from reelscribe.errors import MediaError, NoAudio
 from reelscribe.results.jobs import SavedAudio
+
+
+class Stretch(NamedTuple):
+    """A range of samples with its presentation time."""
+
+    first: int
+    """Number of the first sample."""
+    stop: int
+    """Number of the first sample after the range."""
+    start_seconds: float
+    """Presentation time of the first sample, in seconds."""
+    speaker: str | None = None
+    """Name of its channel; None if it is of the audio of all."""
+
+    def times(self, sample_rate: int) -> tuple[float, float]:
+        """Return its start and its end, in seconds of presentation time, for a sample rate in Hz."""
+        return self.start_seconds, round(self.start_seconds + (self.stop - self.first) / sample_rate, 6)
 
 
 @dataclass(frozen=True)
@@ -70,10 +83,10 @@ class DecodedAudioBatch(DecodedBatch):
 
     chunks: list[SampleArray]
     """The chunks to transcribe, (samples,) int16 each, valid until `release`; may be empty."""
-    audible: Sequence[Sequence[Stretch]]
-    """The stretches of each of these chunks, in order."""
-    silent: Sequence[Stretch]
-    """The stretches that are silent, whose samples are not sent."""
+    audible: list[Stretch]
+    """The stretch of each of these chunks."""
+    silent: list[Stretch]
+    """The stretches of the silent chunks, whose samples are not sent."""
     sample_rate: int
     """Sample rate of the chunks, in Hz."""
 
@@ -113,18 +126,17 @@ class ReadAudio(ReadCommand[OpenedAudio, DecodedAudioBatch]):
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedAudio, slots: Slots) -> DecodedAudioBatch:
         """Parse the content of a "batch" reply. The chunks are views of the slot, where each follows the one before."""
-        audible = [[Stretch(*row) for row in chunk] for chunk in reply["audible"]]
-        silent = [Stretch(*row) for row in reply["silent"]]
-        ends = list(accumulate(sum(stop - first for first, stop, *_ in chunk) for chunk in audible))
+        rows = {name: [Stretch(*row) for row in reply[name]] for name in ("audible", "silent")}
+        ends = list(accumulate(chunk.stop - chunk.first for chunk in rows["audible"]))
         # A batch without a slot has no chunks, and any slot has room for 0 samples.
         samples = slots.array(reply["slot"] or 0, (ends[-1] if ends else 0,), np.int16)
         chunks = np.split(samples, ends[:-1]) if ends else []
-        fields = {**reply, "audible": audible, "silent": silent, "sample_rate": opened.sample_rate}
+        fields = {**reply, **rows, "sample_rate": opened.sample_rate}
         return DecodedAudioBatch(**fields, chunks=chunks, slots=slots)
 
 
 MAX_SILENT_CHUNKS = 1024
-"""Number of silent stretches with which a batch ends. Without it, nothing would be saved in hours of silence."""
+"""Largest number of silent chunks in a batch. Without it, nothing would be saved in hours of silence."""
 
 
 def feed(channel: ChildChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
@@ -194,11 +206,13 @@ class _AudioFeed(Feed):
         if chunk.first != self.stop or chunk.start_seconds < self._latest_seconds:
             self.end(next_first=chunk.first)
         self._latest_seconds = chunk.start_seconds
-        self.lists["silent"] += chunk.unheard(self._sample_rate)
-        if chunk.heard:
+        stretch = chunk.first, chunk.stop, chunk.start_seconds, chunk.speaker
+        if chunk.silent:
+            self.lists["silent"].append(stretch)
+        elif not chunk.repeated:
             self.write(chunk.samples)
-            self.lists["audible"].append(chunk.heard)
+            self.lists["audible"].append(stretch)
         self.stop = chunk.stop
         is_full = len(self.lists["audible"]) == self._max_chunks
-        if is_full or len(self.lists["silent"]) >= MAX_SILENT_CHUNKS:
+        if is_full or len(self.lists["silent"]) == MAX_SILENT_CHUNKS:
             self.end(is_full=is_full)

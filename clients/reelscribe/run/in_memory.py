@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,14 @@ from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.outcomes import Silence, SpeechFailure, Utterance
-from reelscribe.contract.packing import numbered
 from reelscribe.contract.scaling import fit
-from reelscribe.contract.speech import SampleArray, to_int16
+from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.audio import SilenceDetector
 from reelscribe.decode_pool.commands import items_per_request, request_bytes
 from reelscribe.errors import RequestRefused, UsageError
-from reelscribe.results.batches import SavedAudioBatch, audio_results
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.captions import CaptionOptions
-from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples, stretch_results
+from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:
@@ -78,8 +78,8 @@ async def transcribe_samples(
     chunker = Chunker(chunk_samples(description, sample_rate), sample_rate, options.cutting)
     chunks = [*chunker.push(_int16(samples)), *chunker.flush()]
     silence = SilenceDetector(sample_rate, options.silence_db, vad=options.vad)
-    heard = list(silence.heard(numbered(chunks, sample_rate), chunk_samples(description, sample_rate)))
-    to_send = [chunk.samples for chunk in heard if chunk.heard]
+    audible = [not silence.is_silent(chunk) for chunk in chunks]
+    to_send = list(compress(chunks, audible))
     batch_size = options.batch_size(description, sample_rate)
     answers = await asyncio.gather(
         *(
@@ -87,10 +87,27 @@ async def transcribe_samples(
             for first in range(0, len(to_send), batch_size)
         )
     )
-    audible = [chunk.heard for chunk in heard if chunk.heard]
-    silent = chain.from_iterable(chunk.unheard(sample_rate) for chunk in heard)
-    results = stretch_results(audible, chain.from_iterable(answers), silent, sample_rate)
-    return list(audio_results([SavedAudioBatch(0, sum(map(len, chunks)), **results)]))
+    return list(audio_results([_with_times(chunks, audible, chain.from_iterable(answers), sample_rate)]))
+
+
+def _with_times(
+    chunks: Sequence[SampleArray],
+    audible: Sequence[bool],
+    answers: Iterator[ChunkTranscript | RequestRefused],
+    sample_rate: int,
+) -> SavedAudioBatch:
+    """Give each chunk its result and its times; `answers` holds one answer for each audible chunk."""
+    transcripts, silences, failures, first = [], [], [], 0
+    for chunk, is_audible in zip(chunks, audible, strict=True):
+        start, end = round(first / sample_rate, 6), round((first + len(chunk)) / sample_rate, 6)
+        first += len(chunk)
+        if not is_audible:
+            silences.append(Silence(start, end))
+        elif isinstance(answer := next(answers), ChunkTranscript):
+            transcripts.append(TimedTranscript(start, end, answer))
+        else:
+            failures.append(SpeechFailure(start, end, str(answer)))
+    return SavedAudioBatch(0, first, transcripts=transcripts, silences=silences, failures=failures)
 
 
 def _int16(samples: NDArray[Any]) -> SampleArray:

@@ -104,8 +104,8 @@ class AudioOptions:
         bool,
         speech_option(
             "--vad/--no-vad",
-            help="Hear only where a voice activity detector finds a voice, and skip pauses. This helps against noise;"
-            " most music counts as voices. With separate channels, whole chunks are skipped. Needs reelscribe[vad].",
+            help="Also skip chunks in which a voice activity detector finds no voice. This helps against noise; it"
+            " takes most music for voices. Needs reelscribe[vad].",
         ),
     ] = False
     chunks_per_request: Annotated[

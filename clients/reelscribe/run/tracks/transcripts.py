@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self, get_args
 
@@ -12,7 +12,6 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.descriptions import SpeechDescription
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure, Utterance
-from reelscribe.contract.packing import Stretch, unpack
 from reelscribe.contract.source import Section, Source
 from reelscribe.contract.speech import Channels, ChunkTranscript, SampleArray, TranscriptionOptions, has_words
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
@@ -79,8 +78,15 @@ class TranscriptMedium(Medium):
 
     def results(self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]) -> SavedAudioBatch:
         """Return the transcripts of a batch, its silences, and the failures of its other chunks."""
-        results = stretch_results(batch.audible, answers, batch.silent, batch.sample_rate)
-        return SavedAudioBatch(batch.first, batch.stop, **results)
+        transcripts, failures = [], []
+        for stretch, answer in zip(batch.audible, answers, strict=True):
+            start, end = stretch.times(batch.sample_rate)
+            if isinstance(answer, ChunkTranscript):
+                transcripts.append(TimedTranscript(start, end, answer, stretch.speaker))
+            else:
+                failures.append(SpeechFailure(start, end, str(answer), stretch.speaker))
+        silences = [Silence(*stretch.times(batch.sample_rate), stretch.speaker) for stretch in batch.silent]
+        return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
 
     def verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Return an error unless every sample has been transcribed or is silent."""
@@ -105,8 +111,7 @@ class SpeechOptions(Options):
     silence_db: float | None = SILENCE_DB
     """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
     vad: bool = False
-    """True if only stretches in which a voice activity detector finds a voice are sent, packed into chunks; with
-    separate channels, whole chunks."""
+    """True if chunks in which a voice activity detector finds no voice are not sent either."""
     channels: Channels = "mix"
     """What is transcribed of a recording with several channels: "mix" for the mix of all, or "separate" for each by
     itself, whose name is then that of the speaker."""
@@ -181,7 +186,7 @@ class SpeechOptions(Options):
             **self.transcription.to_json(),
             "cutting": asdict(self.cutting),
             "silence_db": self.silence_db,
-            "vad": "packed" if self.vad else False,
+            "vad": self.vad,
             # Left out of the mix, so that results from before there was a choice are those of the same settings.
             **({"channels": self.channels} if self.channels != "mix" else {}),
             "sample_rate": description.sample_rate,
@@ -211,31 +216,6 @@ class SpeechOptions(Options):
     def item_bytes(self, description: SpeechDescription) -> int:
         """Return the size of the longest chunk, in bytes."""
         return 2 * chunk_samples(description)
-
-
-def stretch_results(
-    chunks: Sequence[Sequence[Stretch]],
-    answers: Iterable[ChunkTranscript | RequestRefused],
-    silent: Iterable[Stretch],
-    sample_rate: int,
-) -> dict[str, Any]:
-    """Return the lists of a SavedAudioBatch.
-
-    Args:
-        chunks: The stretches of each chunk that was sent.
-        answers: The transcript of each, or the RequestRefused because of which it has none.
-        silent: The stretches that were not sent.
-        sample_rate: Sample rate of the chunks, in Hz.
-    """
-    transcripts, failures = [], []
-    for heard, answer in zip(chunks, answers, strict=True):
-        if isinstance(answer, ChunkTranscript):
-            for stretch, part in unpack(heard, answer, sample_rate):
-                transcripts.append(TimedTranscript(*stretch.times(sample_rate), part, stretch.speaker))
-        else:
-            failures += [SpeechFailure(*each.times(sample_rate), str(answer), each.speaker) for each in heard]
-    silences = [Silence(*stretch.times(sample_rate), stretch.speaker) for stretch in silent]
-    return {"transcripts": transcripts, "silences": silences, "failures": failures}
 
 
 def chunk_samples(description: SpeechDescription, sample_rate: int | None = None) -> int:
