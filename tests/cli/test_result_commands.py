@@ -11,6 +11,7 @@ from reelscribe.cli.result_commands import describe_written
 from reelscribe.contract.source import Source
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
+from support.exporting import annotations, transcript_record
 
 
 async def fill(out: Path) -> None:
@@ -70,3 +71,12 @@ def test_nothing_to_forget_is_a_usage_error(out, words, reason):
 )
 def test_an_export_says_in_one_line_what_it_wrote(names, said):
     assert describe_written([Path("out", name) for name in names], Path("out")) == said
+
+
+@pytest.mark.parametrize(("options", "text"), [([], "Hello.\nThank you.\n"), (["--drop-doubtful"], "Hello.\n")])
+def test_an_export_leaves_out_doubtful_speech_if_asked(tmp_path, options, text):
+    value = transcript_record("a.mp4", "Hello.", "Thank you.")
+    value["segments"][1]["flags"] = ["no-speech"]
+    annotations(tmp_path, [value])
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "txt", *options])
+    assert (result.exit_code, (tmp_path / "txt/a.mp4.txt").read_text()) == (0, text)
