@@ -54,6 +54,11 @@ def test_a_voice_of_a_moment_is_no_speaker():
     assert len(set(speakers(labels))) == 2
 
 
+def test_what_is_heard_again_and_again_for_a_moment_is_no_speaker():
+    labels = np.array(([0] * 50 + [2] + [1] * 49) * 50)
+    assert len(set(speakers(labels))) == 2
+
+
 def test_speakers_keep_their_names_over_hours_in_bounded_memory():
     labels = turns(*[7, 30, 12] * 500)  # 24,500 parts
     vectors, seconds = embeddings(labels), np.full(len(labels), 0.5)
