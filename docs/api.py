@@ -34,6 +34,8 @@ SECTIONS = {
         "SpeechOptions",
         "TranscriptionOptions",
         "Cutting",
+        "SpeakerOptions",
+        "SpeakerBounds",
     ),
     "Results": (
         "Results",
@@ -43,6 +45,7 @@ SECTIONS = {
         "DescribedClip",
         "ClipFailure",
         "Utterance",
+        "Turn",
         "Silence",
         "SpeechFailure",
     ),
