@@ -79,7 +79,7 @@ def test_rttm_without_any_speakers_says_how_to_get_some(tmp_path):
 def test_tables_have_a_column_of_speakers(tmp_path):
     names = '[sources."/calls/17.wav"]\n"channel 1" = "=1"'
     out = exported(tmp_path, "csv", "parquet", names=names)
-    assert [row[-1] for row in rows(out / "transcript.csv")] == ["speaker", "'=1", "channel 2"]
+    assert [row[-2] for row in rows(out / "transcript.csv")] == ["speaker", "'=1", "channel 2"]
     assert parquet.read_table(out / "parquet/transcript")["speaker"].to_pylist() == ["=1", "channel 2"]
 
 

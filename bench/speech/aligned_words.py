@@ -21,10 +21,11 @@ from pathlib import Path
 
 import jiwer
 import numpy as np
+import torch
 
 from lib import small_ctc
 from lib.command import command_parser, run_command
-from lib.local_speech import LocalSpeech, compute_on_one_thread
+from lib.local_speech import LocalSpeech
 from lib.recordings import Recording, long_recordings
 from lib.report import Report, publish_measured
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
@@ -83,6 +84,7 @@ def differences(
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Transcribe, align and compare."""
+    torch.set_num_threads(1)
     whisper = LocalSpeech(SPEECH)
     ctc = LocalSpeech(options.model or small_ctc.train(folder / "ctc"))
     asked = SpeechOptions(transcription=TranscriptionOptions(word_times=True), align_model="ctc")
@@ -112,7 +114,6 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
 
 def main() -> None:
     """Print the table."""
-    compute_on_one_thread()
     parser = command_parser(__doc__)
     parser.add_argument("--recordings", type=int, default=20)
     parser.add_argument("--model", type=Path, help="folder of a CTC model that lib/small_ctc.py has trained")

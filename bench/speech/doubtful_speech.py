@@ -22,11 +22,11 @@ from lib.local_speech import LocalSpeech, compute_on_one_thread, utterances
 from lib.real_recordings import announcements, read_samples, read_texts, recording, words_of
 from lib.report import Report, publish
 from lib.sounds import chords, hum, noise
-from models.real_speech import setting
 from reelscribe.contract.speech import SampleArray
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.flags import speech_flags
 from reelscribe.run.tracks.transcripts import SpeechOptions
+from speech.real_speech import setting
 
 FLAGS = ("repetition", "no-speech", "low-probability")
 SECONDS = 60
