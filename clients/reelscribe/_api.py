@@ -197,7 +197,8 @@ async def transcribe_async(
     _check("sample_rate", sample_rate, (int, np.integer), None)
     _check("options", options, SpeechOptions, None)
     found = _found(server)
-    async with SpeechClient([found.server], await _name(found, model, SpeechDescription)) as client:
+    name = await _name(found, model, SpeechDescription, options.align_model if options else None)
+    async with SpeechClient([found.server], name) as client:
         if not isinstance(source, np.ndarray):
             path = os.fspath(source)
             return Results([result async for result in transcribe_file(client, path, options)], path)
@@ -418,9 +419,9 @@ def _found(server: Server | str | None) -> FoundServer:
     return find_servers(None if server is None else [server])[0]
 
 
-async def _name(found: FoundServer, model: str | None, kind: type[ModelDescription]) -> str:
+async def _name(found: FoundServer, model: str | None, kind: type[ModelDescription], besides: str | None = None) -> str:
     _check("model", model, str, None)
-    return await find_model(found, kind, model)
+    return await find_model(found, kind, model, besides=besides)
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

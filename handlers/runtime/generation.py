@@ -35,7 +35,6 @@ def generate(
         inputs: Its other arguments, with a row for each item.
         config: The settings that `generate` uses; by default those of `model`.
         ends: The IDs of the tokens that end a text; by default those of `options` or `config`.
-
         processors: What changes the scores of the next token, without beams.
 
     Returns:
@@ -74,10 +73,6 @@ class LimitedTokens(LogitsProcessor):
         self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores; those of rows at their limit leave the end token alone."""
-        return self.limited(input_ids, scores)
-
-    def limited(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The scores; those of rows at their limit leave the end token alone."""
         generated = input_ids.shape[1] - self._prompt_length
         if generated >= self._shortest:

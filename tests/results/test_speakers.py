@@ -1,5 +1,7 @@
 """Who says what: the speakers of segments and words by turns, and batches of voices."""
 
+from dataclasses import replace
+
 import pytest
 
 from reelscribe.contract.outcomes import Silence, SpeechFailure, Turn, Utterance
@@ -43,6 +45,11 @@ def test_a_word_of_which_nobody_knows_the_speaker_belongs_to_its_neighbours():
     assert [word.speaker for word in one.words] == ["speaker 2"] * 3
     (nobody,) = with_speakers([said(8, 9.5, "Far", (8.0, 8.2, "Far"))], TURNS)
     assert nobody.speaker is None
+
+
+def test_a_channel_that_was_transcribed_by_itself_keeps_its_name():
+    channel = replace(said(0, 3, "a b", (0.2, 0.5, "a"), (2.2, 2.5, "b")), speaker="channel 2")
+    assert list(with_speakers([channel], TURNS)) == [channel]
 
 
 def test_a_batch_survives_the_ledger():

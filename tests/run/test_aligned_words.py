@@ -59,9 +59,12 @@ class Runs:
         self.aligner.model = "ctc"
         self.speech = FakeTorchServe(heard, description=SPEECH, beside=[self.aligner])
 
+    def spec(self, options: SpeechOptions = OPTIONS) -> ModelSpec:
+        return ModelSpec(options, [FoundServer(Server(self.speech.url))], "speech", 8)
+
     async def run(self, out: str, options: SpeechOptions = OPTIONS, *, elsewhere: bool = False) -> bytes:
         """Run; return the record."""
-        spec = ModelSpec(options, [FoundServer(Server(self.speech.url))], "speech", 8)
+        spec = self.spec(options)
         async with AsyncExitStack() as stack:
             tracks = RemoteNodes([spec], LocalCluster("a")) if elsewhere else [await spec.open(stack)]
             run = Run(tracks, self.folder / out)
@@ -145,6 +148,30 @@ async def test_a_model_that_times_other_words_ends_the_run(runs):
     runs.aligner.answer = one_word
     with pytest.raises(ServerError, match="align model: expected the times of 4 words, got 1"):
         await runs.run("out")
+
+
+async def test_what_was_sent_before_a_run_is_stopped_is_aligned_and_saved(runs):
+    undisturbed = await runs.run("undisturbed")
+    requests = len(runs.speech.received)
+    runs.speech.received.clear()
+    answering, arrived = asyncio.Event(), asyncio.Event()
+
+    async def hears_late(request: Received) -> web.Response:
+        arrived.set()
+        await answering.wait()
+        return await heard(request)
+
+    runs.speech.answer = hears_late
+    async with AsyncExitStack() as stack:
+        run = Run([await runs.spec().open(stack)], runs.folder / "out")
+        running = asyncio.create_task(run.run([str(runs.source)]))
+        await asyncio.wait_for(arrived.wait(), PATIENCE)
+        run.stop()
+        answering.set()
+        assert (await asyncio.wait_for(running, PATIENCE)).interrupted
+    assert 0 < len(runs.speech.received) < requests
+    assert await runs.run("out") == undisturbed
+    assert len(runs.speech.received) == requests
 
 
 async def test_another_model_makes_transcripts_anew(runs):

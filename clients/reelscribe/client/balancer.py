@@ -145,10 +145,11 @@ class Balancer(Generic[Description]):
             return None
         return Outage(reason, self._outage_began, self._outage_began + self._outage_seconds)
 
-    def stop_waiting(self) -> None:
+    def stop_waiting(self, *, for_permits: bool = True) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
         self._waits_for_servers = False
-        self._in_flight.stop_waiting()
+        if for_permits:
+            self._in_flight.stop_waiting()
         self._recovered.set()
 
     async def send(self, request: Request[Any, Any], permit: Permit | None = None) -> Answer:

@@ -160,12 +160,15 @@ class ModelClient(Generic[Description]):
         finally:
             self._balancer.memories.remove(memory)
 
-    def stop_waiting(self) -> None:
+    def stop_waiting(self, *, for_permits: bool = True) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.
 
         Requests that have been sent are still answered.
+
+        Args:
+            for_permits: Whether requests that would wait for a permit are given up, too.
         """
-        self._balancer.stop_waiting()
+        self._balancer.stop_waiting(for_permits=for_permits)
 
     async def request(
         self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None

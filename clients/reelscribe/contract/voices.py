@@ -99,9 +99,7 @@ class SpeakerBounds:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= (self.most or MOST_SPEAKERS) <= MOST_SPEAKERS:
-            raise UsageError(
-                f"speakers: expected 1 to {MOST_SPEAKERS} of them, the fewest first, got {self.least}..{self.most}"
-            )
+            raise UsageError(f"speakers: expected 1 to {MOST_SPEAKERS} of them, the fewest first, got {self}")
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -106,7 +106,8 @@ class SpeakerTimes:
 def with_speakers(utterances: Iterable[Utterance], turns: Sequence[Turn]) -> Iterator[Utterance]:
     """Yield what is said with its speakers.
 
-    A segment with words is cut where the speaker changes. One without words has the speaker of most of it.
+    A segment with words is cut where the speaker changes. One without words has the speaker of most of it. One whose
+    speaker is known already, as that of a channel that was transcribed by itself, stays as it is.
 
     Args:
         utterances: What is said, in the order of time.
@@ -114,7 +115,9 @@ def with_speakers(utterances: Iterable[Utterance], turns: Sequence[Turn]) -> Ite
     """
     times = SpeakerTimes(turns)
     for utterance in utterances:
-        if utterance.words:
+        if utterance.speaker is not None:
+            yield utterance
+        elif utterance.words:
             yield from _cut(utterance, _with_words(utterance, times))
         else:
             yield replace(utterance, speaker=times.speaker(utterance.start, utterance.end))

@@ -209,7 +209,7 @@ class _TokenSelector(LimitedTokens):
         self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        scores = self.limited(input_ids, scores)
+        scores = super().__call__(input_ids, scores)
         selected_from = self._with_noise(scores) if self._generators else scores
         selected = selected_from.argmax(-1, keepdim=True)
         self._logprobs.append(scores.float().log_softmax(-1).gather(-1, selected)[:, 0])
@@ -241,7 +241,7 @@ class _BeamScores(LimitedTokens):
         """The log-probabilities and IDs of tokens that can be selected, (B * beams, 2 * beams), for each step."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        logprobs = self.limited(input_ids, scores).float().log_softmax(-1)
+        logprobs = super().__call__(input_ids, scores).float().log_softmax(-1)
         top = logprobs.topk(2 * self.beams)
         self._steps.append((top.values, top.indices))
         return logprobs

@@ -202,7 +202,8 @@ class Track:
         self._stopping = True
         self.pool.stop()
         for client in self._clients:
-            client.stop_waiting()
+            # What is still answered is also followed up by the second model, or it could not be saved.
+            client.stop_waiting(for_permits=client is self._client)
 
     def raise_if_stopping(self) -> None:
         """Raise Stopped after `stop`."""

@@ -201,6 +201,7 @@ def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Set
     """
     ids: dict[SettingsKind, str | None] = {
         "transcript": record.speech_settings,
+        "speakers": record.speaker_settings,
         "captions": record.caption_settings,
         "clips": record.clip_settings,
         "shots": record.shot_settings,

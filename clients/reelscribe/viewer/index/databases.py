@@ -23,8 +23,8 @@ import msgspec
 
 from reelscribe.viewer.index.source_row import SourceRow
 
-VERSION = 3
-"""Version of an index with these tables, as SQLite's `user_version`."""
+VERSION = 4
+"""Version of an index with these tables and this content of them, as SQLite's `user_version`."""
 
 ANNOTATIONS, JOURNAL = 0, 1
 """Values of `SourceRow.file`: annotations.jsonl, and records.jsonl in the folder of the index."""

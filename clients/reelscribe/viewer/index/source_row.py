@@ -194,8 +194,8 @@ def fingerprint(*facts: Any) -> bytes:
 
     Args:
         facts: The path as it was given, the size, the SHA-256, whether it is missing, the type of its error and the
-            message, and the ids of the settings of captions, clips, shots, transcript and summary; None for what there
-            is not.
+            message, and the ids of the settings of captions, clips, shots, transcript, speakers and summary; None for
+            what there is not.
     """
     return hashlib.blake2b(repr(facts).encode("utf-8", "backslashreplace"), digest_size=8).digest()
 

@@ -31,6 +31,7 @@ LABELS = {
     "captions": "Captions",
     "clips": "Clips",
     "shots": "Shots",
+    "speakers": "Speakers",
     "summary": "Summary",
     "transcript": "Transcript",
     "name": "Name",

@@ -17,7 +17,7 @@ State = Literal["ok", "error"]
 TrackKind = Literal["captions", "clips", "shots", "transcript"]
 """Kinds of tracks on the timeline."""
 
-SettingsKind = TrackKind | Literal["summary"]
+SettingsKind = TrackKind | Literal["speakers", "summary"]
 """Kinds of annotations that have a model and settings."""
 
 Player = Literal["video", "audio", "preview", "none"]
