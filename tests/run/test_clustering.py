@@ -59,6 +59,12 @@ def test_what_is_heard_again_and_again_for_a_moment_is_no_speaker():
     assert len(set(speakers(labels))) == 2
 
 
+def test_many_who_speak_equally_long_are_all_speakers():
+    labels = np.tile(np.repeat(np.arange(40), 20), 4)
+    found = speakers_of(embeddings(labels, size=256), np.full(len(labels), 0.5), ANY)
+    assert found == labels.tolist()
+
+
 def test_speakers_keep_their_names_over_hours_in_bounded_memory():
     labels = turns(*[7, 30, 12] * 500)  # 24,500 parts
     vectors, seconds = embeddings(labels), np.full(len(labels), 0.5)

@@ -34,8 +34,8 @@ SAME_SIMILARITY = 0.84
 MOST_CLUSTERS = 256
 """Largest number of clusters that are kept from blocks."""
 
-MIN_SHARE = 0.04
-"""Least part of all speech that is of a speaker, where that is longer than the least time."""
+MIN_SHARE = 0.15
+"""Least time for which a speaker speaks, as a share of that of the largest cluster, where MIN_SECONDS are shorter."""
 
 MIN_SECONDS, MIN_SHORT_SHARE = 4.0, 0.1
 """Least time for which a speaker speaks, or the least part of all speech in recordings so short that it is less."""
@@ -68,8 +68,8 @@ def speakers_of(embeddings: Vectors, seconds: NDArray[np.float64], bounds: Speak
         weights = np.concatenate([weights, np.bincount(labels, long, count)])
         sums, weights = _joined(sums, weights, SAFE_SIMILARITY, bounds.least, MOST_CLUSTERS)
     heavy = np.argsort(-weights, kind="stable")
-    total = float(weights.sum())
-    least_seconds = max(MIN_SHARE * total, min(MIN_SECONDS, MIN_SHORT_SHARE * total))
+    short = min(MIN_SECONDS, MIN_SHORT_SHARE * float(weights.sum()))
+    least_seconds = max(MIN_SHARE * float(weights.max()), short)
     enough = max(bounds.least, int((weights >= least_seconds).sum()))
     kept = np.sort(heavy[:enough])
     means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, bounds.least, bounds.most)[0])
