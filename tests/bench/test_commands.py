@@ -1,5 +1,6 @@
 """What all commands share: how they are started, ended, and how they refuse mistakes."""
 
+import json
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,18 +17,22 @@ from reelscribe.server.instance import Instance
 
 ROOT = Path(__file__).parents[2]
 
-HELP = """
-import runpy, sys
-for command in sys.argv[1:]:
-    sys.argv = [command, "--help"]
+RUN = """
+import contextlib, io, json, runpy, sys
+ends = []
+for command, *words in json.load(sys.stdin):
+    sys.argv, out = [command, *words], io.StringIO()
     try:
-        runpy.run_path(command, run_name="__main__")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            runpy.run_path(command, run_name="__main__")
     except SystemExit as end:
-        assert not end.code, command
+        ends.append((end.code or 0, out.getvalue()))
     else:
-        raise AssertionError(f"{command} did more than print its help")
+        raise AssertionError(f"{command} did not exit")
+json.dump(ends, sys.stdout)
 """
-"""A program that prints the help of commands. One process imports torch once, which takes most of their time."""
+"""A program that runs commands one after the other, and writes the status and the output of each. One process imports
+torch once, which takes most of their time."""
 
 
 def commands() -> list[Path]:
@@ -35,13 +41,21 @@ def commands() -> list[Path]:
     return [ROOT / "bench" / f"{line.split()[0]}.py" for line in done.stderr.splitlines()[1:]]
 
 
-def python(*words: object) -> subprocess.CompletedProcess[str]:
+def python(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python where it finds what `scripts/bench` lets commands find."""
     folders = ["bench", "handlers", "demo"]
     path = os.pathsep.join([*(str(ROOT / folder) for folder in folders), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(
-        [sys.executable, *map(str, words)], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, *map(str, words)], input=stdin, env=environment, capture_output=True, text=True
     )
+
+
+def ends_of(lines: Sequence[Sequence[object]]) -> list[tuple[int, str]]:
+    """Run commands, each with its words, and return their statuses with what they write."""
+    done = python("-c", RUN, stdin=json.dumps([list(map(str, line)) for line in lines]))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [tuple(end) for end in json.loads(done.stdout)]
 
 
 def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench):
@@ -51,21 +65,21 @@ def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench
     assert {"models/captioning", "defaults/resize"} <= set(done.stderr.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["wire", "--json", "no/such/folder/a.json"], "expected a file in a folder that exists, got no/such"),
-        (["describing", "--ways", "card-1"], "card-1: expected --peer-python, which this way needs"),
-        (["describing", "--peer-python", "/usr/bin/false"], "expected a Python with the packages that --help lists"),
-        (["gpu", "--device", "foo"], "expected cuda, cuda:NUMBER or cpu, got foo"),
-        (["gpu", "--device", "cuda:1000"], "cuda:1000: expected a GPU that torch sees, found"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, words, message):
-    done = run_bench(*words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_mistake_ends_a_command_with_status_2(run_bench):
+    done = run_bench("wire", "--json", "no/such/folder/a.json")
+    assert (done.returncode, "expected a file in a folder that exists, got no/such" in done.stderr) == (2, True)
+
+
+def test_what_cannot_work_is_refused_before_anything_is_measured():
+    mistakes = {
+        ("describing", "--ways", "card-1"): "card-1: expected --peer-python, which this way needs",
+        ("describing", "--peer-python", "/usr/bin/false"): "expected a Python with the packages that --help lists",
+        ("gpu", "--device", "foo"): "expected cuda, cuda:NUMBER or cpu, got foo",
+        ("gpu", "--device", "cuda:1000"): "cuda:1000: expected a GPU that torch sees, found",
+    }
+    ends = ends_of([(ROOT / "bench" / "models" / f"{name}.py", *words) for name, *words in mistakes])
+    for (status, output), message in zip(ends, mistakes.values(), strict=True):
+        assert (status, message in output) == (2, True), output
 
 
 def test_the_help_lists_every_command_with_its_question(run_bench):
@@ -79,9 +93,8 @@ def test_the_help_lists_every_command_with_its_question(run_bench):
 def test_every_command_starts():
     programs = commands()
     assert len(programs) >= 15
-    done = python("-c", HELP, *programs)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("usage: ") == len(programs)
+    ends = ends_of([(program, "--help") for program in programs])
+    assert [status for status, output in ends if output.startswith("usage: ")] == [0] * len(programs)
 
 
 def test_no_two_commands_have_one_name():
