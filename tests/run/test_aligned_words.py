@@ -197,7 +197,7 @@ def test_without_the_option_settings_are_as_before():
     ("aligner", "transcription", "rule"),
     [
         (replace(ALIGNER, aligns=False), TranscriptionOptions(), "expected one with a CTC head, .* got a/wav2vec2"),
-        (ALIGNER, TranscriptionOptions(task="translate"), "expected the task transcribe with it"),
+        (ALIGNER, TranscriptionOptions(task="translate"), "expected the task transcribe or both"),
         (replace(ALIGNER, chunk_seconds=20.0), TranscriptionOptions(), ".* chunks of 30 s, .* which takes 20 s; raise"),
         (replace(ALIGNER, languages=("de",)), TranscriptionOptions("en"), "expected one for en, .* which knows de"),
     ],
