@@ -105,7 +105,7 @@ def test_describe_returns_what_a_client_needs(demo_speech):
     assert (description.name, description.sample_rate, description.chunk_seconds) == (demo_speech, SAMPLE_RATE, 10)
     assert description.revision.startswith("sha256:")
     assert "en" in description.languages
-    assert (description.tasks, description.language) == (("transcribe", "translate"), None)
+    assert (description.tasks, description.language) == (("transcribe", "translate", "both"), None)
     assert description.word_times
     assert description.generation["compression_ratio_threshold"] == 2.4
     assert (description.dtype, description.device_batch, description.max_chunks) == ("float32", 7, 9)
