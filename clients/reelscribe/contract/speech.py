@@ -71,7 +71,7 @@ class TranscriptionOptions:
     language: str | None = None
     """Code of the spoken language, such as "en"; None for the model's own setting, which may be to detect it."""
     task: str = "transcribe"
-    """Either "transcribe" for text in the spoken language, "translate" for English text, or BOTH."""
+    """Either "transcribe" for text in the spoken language, "translate" for English text, or "both"."""
     word_times: bool = False
     """True if the response has the time of each word."""
     initial_prompt: str | None = None
