@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
+from itertools import starmap
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -92,7 +93,8 @@ class OneStageModel(ABC, Generic[Answer]):
     def collect(self, pending: tuple[list[Chunk], list[Answer]]) -> list[ChunkTranscript]:
         """Return one transcript for each submitted chunk."""
         chunks, answers = pending
-        return with_translations(chunks, map(self.transcript, one_task_each(chunks), answers))
+        transcripts = starmap(self.transcript, zip(one_task_each(chunks), answers, strict=True))
+        return with_translations(chunks, transcripts)
 
     @abstractmethod
     def run(self, chunks: list[Chunk]) -> list[Answer]:

@@ -216,6 +216,16 @@ def test_a_transcript_and_its_translation_go_on_where_each_has_stopped(directory
     ]
 
 
+def test_words_of_a_translation_are_those_of_english(tmp_path, demo_speech, monkeypatch):
+    processor = AutoProcessor.from_pretrained(demo_speech)
+    chinese = {"<|zh|>": processor.tokenizer.convert_tokens_to_ids("<|zh|>")}
+    model = load(save_whisper(tmp_path, processor, lang_to_id=chinese))
+    scripted(monkeypatch, model, ["<|0.00|>", "\u0120whi", "te", "\u0120star", "<|2.00|>"])
+    (transcript,) = model.transcribe(chunks([noise(2, 1)], task="both", word_times=True))
+    words = [[word.text for word in each.segments[0].words] for each in (transcript, transcript.translation)]
+    assert (transcript.translation.language, words) == ("zh", [["whi", "te", "star"], ["white", "star"]])
+
+
 def test_a_model_that_never_ends_advances_by_at_least_a_second(directory, monkeypatch):
     model = load(directory)
     windows = scripted(monkeypatch, model, ["<|0.00|>", "\u0120red", "<|0.02|>", "<|0.02|>"])
