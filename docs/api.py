@@ -45,6 +45,7 @@ SECTIONS = {
         "DescribedClip",
         "ClipFailure",
         "Utterance",
+        "Translation",
         "Turn",
         "Silence",
         "SpeechFailure",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from reelscribe.contract.outcomes import Failure as Failure
     from reelscribe.contract.outcomes import Silence as Silence
     from reelscribe.contract.outcomes import SpeechFailure as SpeechFailure
+    from reelscribe.contract.outcomes import Translation as Translation
     from reelscribe.contract.outcomes import Turn as Turn
     from reelscribe.contract.outcomes import Utterance as Utterance
     from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
@@ -89,6 +90,7 @@ _MODULES = {
         "Failure",
         "Silence",
         "SpeechFailure",
+        "Translation",
         "Turn",
         "Utterance",
     ),

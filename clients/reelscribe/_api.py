@@ -30,7 +30,16 @@ from reelscribe.contract.descriptions import (
     SpeechDescription,
 )
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import (
+    Caption,
+    ClipFailure,
+    DescribedClip,
+    Failure,
+    Silence,
+    SpeechFailure,
+    Translation,
+    Utterance,
+)
 from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.export.bucket_copy import work_folder
 from reelscribe.results.annotations import NAME
@@ -191,7 +200,7 @@ async def transcribe_async(
     server: Server | str | None = None,
     model: str | None = None,
     options: SpeechOptions | None = None,
-) -> Results[Utterance | Silence | SpeechFailure]:
+) -> Results[Utterance | Translation | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory. The asynchronous form of `transcribe`."""
     _check_source(source, "an array of samples")
     _check("sample_rate", sample_rate, (int, np.integer), None)
@@ -214,7 +223,7 @@ def transcribe(
     server: Server | str | None = None,
     model: str | None = None,
     options: SpeechOptions | None = None,
-) -> Results[Utterance | Silence | SpeechFailure]:
+) -> Results[Utterance | Translation | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory.
 
     Args:
@@ -226,8 +235,9 @@ def transcribe(
         options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
-        In order of time, an Utterance for each segment, a Silence where nothing is loud enough to be heard, and a
-        SpeechFailure where the model could not answer. Times are seconds of presentation time.
+        In order of time, an Utterance for each segment, with the task "both" a Translation for each in English, a
+        Silence where nothing is loud enough to be heard, and a SpeechFailure where the model could not answer. Times
+        are seconds of presentation time.
 
     Raises:
         MediaError: The file cannot be read, has no audio, or is damaged or cut short.

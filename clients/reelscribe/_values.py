@@ -24,6 +24,7 @@ from reelscribe.contract.outcomes import (
     Silence,
     SourceSummary,
     SpeechFailure,
+    Translation,
     Turn,
     Utterance,
 )
@@ -36,7 +37,7 @@ from reelscribe.viewer.notebook import Moment, strip
 MOST_SHOWN = 5
 """Largest number of records, or of results of an array, that a notebook shows of a list."""
 
-_TEXTS = (Caption, DescribedClip, Utterance)
+_TEXTS = (Caption, DescribedClip, Utterance, Translation)
 _FAILURES = (Failure, ClipFailure, SpeechFailure)
 
 
@@ -124,6 +125,13 @@ class SavedSegment(Utterance):
     flags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavedTranslation(Translation):
+    """A segment of the translation of a record."""
+
+    flags: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class SavedRecord:
     """A record: a line of annotations.jsonl as an object, with the fields that docs/records.md describes."""
@@ -151,6 +159,8 @@ class SavedRecord:
     turns: tuple[Turn, ...] = ()
     """Who speaks when; empty unless speakers were told apart."""
     speaker_settings: str | None = None
+    translations: tuple[SavedTranslation, ...] | None = None
+    """What is said in English; None unless a translation was asked for beside the transcript."""
     extra: dict[str, Any] | None = None
     """What a list of sources said of it besides its name; None if no list did."""
     _file: str = field(default="", compare=False, repr=False)
@@ -174,12 +184,14 @@ class SavedRecord:
         """Return the record as JSON: what `json.loads` makes of its line."""
         fields_of_line = replace(self, _file="", _folder=None)
         value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of_line))
-        for name in ("segments", "silences", "speech_failures"):
-            value[name] = [known_fields(each.items()) for each in value[name]]
-        for segment in value["segments"]:
+        for name in ("segments", "translations", "silences", "speech_failures"):
+            value[name] = value[name] and [known_fields(each.items()) for each in value[name]]
+        for segment in (*value["segments"], *(value["translations"] or ())):
             segment["words"] = segment["words"] and [known_fields(word.items()) for word in segment["words"]]
-        absent = () if self.speaker_settings else ("turns", "speaker_settings")
-        return {name: each for name, each in value.items() if not name.startswith("_") and name not in absent}
+        absent = {"_file", "_folder"}
+        absent |= set() if self.speaker_settings else {"turns", "speaker_settings"}
+        absent |= {"translations"} if self.translations is None else set()
+        return {name: each for name, each in value.items() if name not in absent}
 
     def __str__(self) -> str:
         parts = [f"{self.error.type}: {self.error.message}"] if self.error else []

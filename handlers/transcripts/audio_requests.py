@@ -71,7 +71,7 @@ class ModelCapabilities(Protocol):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The supported tasks, of "transcribe" and "translate"."""
+        """The supported tasks, of "transcribe", "translate" and BOTH."""
 
     @property
     def word_times(self) -> bool:
@@ -252,7 +252,7 @@ class SpeechOfFiles(FileKind):
     """Recordings and videos become transcripts; see `worker.media_file.FileKind`."""
 
     headers = frozenset(name.replace("_", "-") for name in _OPTIONS)
-    fields = ("audio", "segments", "silences", "speech_failures")
+    fields = ("audio", "segments", "translations", "silences", "speech_failures")
 
     def options(self, values: Mapping[str, str]) -> Any:
         """Return the client's options of these values of headers."""

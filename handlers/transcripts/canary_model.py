@@ -9,11 +9,9 @@ from torch import Tensor
 from transformers import CanaryForConditionalGeneration
 from transformers.models.canary.processing_canary import LANGUAGE_CODE_TO_NAME
 
+from reelscribe.contract.speech import BOTH, ENGLISH
 from transcripts.prompted_model import PromptedModel
 from transcripts.speech_model import Chunk
-
-ENGLISH = "en"
-"""Code of the language that translations are in, and of speech where neither request nor settings name another."""
 
 
 class CanaryModel(PromptedModel):
@@ -23,7 +21,7 @@ class CanaryModel(PromptedModel):
     prompt_input = "decoder_input_ids"
     languages = tuple(LANGUAGE_CODE_TO_NAME)
     default_language = ENGLISH
-    tasks = ("transcribe", "translate")
+    tasks = ("transcribe", "translate", BOTH)
 
     def inputs(self, chunk: Chunk) -> dict[str, Tensor]:
         """Make the spectrogram of a chunk and its prompt."""

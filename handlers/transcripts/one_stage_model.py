@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
+from itertools import starmap
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import load_pretrained, revision_of
 from transcripts.parakeet_features import ParakeetFeatures
-from transcripts.speech_model import Chunk, Samples, SpeechSettings
+from transcripts.speech_model import Chunk, Samples, SpeechSettings, one_task_each, with_translations
 
 DEFAULT_CHUNK_SECONDS = 30.0
 """Longest chunk in seconds: these models take longer ones, but their attention takes memory quadratic in the length."""
@@ -87,11 +88,13 @@ class OneStageModel(ABC, Generic[Answer]):
     def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[Answer]]:
         """Run the model over a batch of chunks. There is no second stage."""
         with torch.inference_mode():
-            return chunks, self.run(chunks)
+            return chunks, self.run(one_task_each(chunks))
 
     def collect(self, pending: tuple[list[Chunk], list[Answer]]) -> list[ChunkTranscript]:
         """Return one transcript for each submitted chunk."""
-        return [self.transcript(chunk, answer) for chunk, answer in zip(*pending, strict=True)]
+        chunks, answers = pending
+        transcripts = starmap(self.transcript, zip(one_task_each(chunks), answers, strict=True))
+        return with_translations(chunks, transcripts)
 
     @abstractmethod
     def run(self, chunks: list[Chunk]) -> list[Answer]:

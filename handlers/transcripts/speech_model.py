@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
+from reelscribe.contract.speech import BOTH, ChunkTranscript, SpeechSegment, TranscriptionOptions
 from reelscribe.errors import StartupError
 from runtime.model_settings import ModelSettings
 
@@ -103,7 +103,7 @@ class SpeechModel(Protocol):
     language: str | None
     """Code of the language of chunks whose options name none; None if it is detected, or is not known."""
     tasks: tuple[str, ...]
-    """The supported tasks, of "transcribe" and "translate"."""
+    """The supported tasks, of "transcribe", "translate" and BOTH."""
     word_times: bool
     """True if the model can give the times of words."""
     prompt_tokens: int
@@ -130,6 +130,35 @@ class SpeechModel(Protocol):
 
     def collect(self, pending: Any) -> list[ChunkTranscript]:
         """Wait for the second stage, if there is one; returns one transcript for each submitted chunk."""
+
+
+def one_task_each(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return a chunk for each text that is wanted: of one with the task BOTH, two with the same array of samples.
+
+    Args:
+        chunks: The chunks.
+
+    Returns:
+        Chunks with the tasks "transcribe" and "translate" alone, for whose transcripts there is `with_translations`.
+    """
+    return [
+        chunk._replace(options=replace(chunk.options, task=task))
+        for chunk in chunks
+        for task in (("transcribe", "translate") if chunk.options.task == BOTH else (chunk.options.task,))
+    ]
+
+
+def with_translations(chunks: Sequence[Chunk], transcripts: Iterable[ChunkTranscript]) -> list[ChunkTranscript]:
+    """Return the transcript of each chunk, with its translation where the task is BOTH.
+
+    Args:
+        chunks: The chunks.
+        transcripts: Those of `one_task_each(chunks)`, in order.
+    """
+    left = iter(transcripts)
+    return [
+        replace(next(left), translation=next(left)) if chunk.options.task == BOTH else next(left) for chunk in chunks
+    ]
 
 
 def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTranscript:

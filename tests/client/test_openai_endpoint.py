@@ -77,6 +77,14 @@ async def test_hot_words_and_the_initial_prompt_are_the_prompt_of_a_transcriptio
     assert server.asked[0]["prompt"] == "Uster, Wil A meeting in Zürich."
 
 
+async def test_no_server_with_this_api_makes_a_transcript_and_its_translation_at_once(server):
+    async with SpeechClient([Server(server.url)], "m") as client:
+        assert "both" not in (await client.describe()).tasks
+        with pytest.raises(UsageError, match="expected transcribe or translate with OpenAI's API, got both"):
+            await client.transcribe([np.zeros(32_000, np.int16)], 16_000, TranscriptionOptions(task="both"))
+    assert server.asked == []
+
+
 async def test_a_chunk_at_which_vllm_fails_is_asked_about_without_segments(server):
     failure = (500, {"error": {"message": "tuple index out of range", "code": 500}})
     server.answers = [failure, {"text": ""}, {"text": "Hi.", "segments": [{"start": 0, "end": 1, "text": "Hi."}]}]

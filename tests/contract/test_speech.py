@@ -1,6 +1,7 @@
 """Transcripts and transcription options, and how they travel as JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,7 @@ def as_received(value):
     [
         TRANSCRIPT,
         ChunkTranscript("", None, ()),
+        replace(TRANSCRIPT, translation=ChunkTranscript("left", "de", (SpeechSegment(0.0, 1.0, "left"),))),
         ChunkTranscript("«étoile» \ud83d", None, (SpeechSegment(0.0, 1 / 3, "«étoile» \ud83d", words=()),)),
     ],
 )
@@ -43,6 +45,8 @@ def test_a_transcript_is_the_same_after_it_was_sent(transcript):
         *(None, [], "text", 5, {}, {"text": "go", "language": None}),
         {**TRANSCRIPT_JSON, "text": 5},
         {**TRANSCRIPT_JSON, "more": 5},
+        {**TRANSCRIPT_JSON, "translation": None},
+        {**TRANSCRIPT_JSON, "translation": {**TRANSCRIPT_JSON, "translation": TRANSCRIPT_JSON}},
         {**TRANSCRIPT_JSON, "segments": None},
         {**TRANSCRIPT_JSON, "segments": ["go"]},
         {**TRANSCRIPT_JSON, "segments": [{"start": 0.0, "end": 1.0, "text": "go"}]},
@@ -55,6 +59,10 @@ def test_a_transcript_is_the_same_after_it_was_sent(transcript):
 def test_any_other_value_is_refused(value):
     with pytest.raises((TypeError, KeyError, ValueError)):
         ChunkTranscript.from_json(as_received(value))
+
+
+def test_what_has_no_translation_is_sent_as_it_was_before_there_was_any():
+    assert "translation" not in TRANSCRIPT_JSON
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,20 @@ def test_a_run_that_is_killed_resumes_inside_the_file(server, talk, transcribed_
     assert (tmp_path / "annotations.jsonl").read_bytes() == (transcribed_talk / "annotations.jsonl").read_bytes()
 
 
+def test_a_translation_is_beside_the_transcript(server, media, annotated, tmp_path):
+    source = shutil.copy(media / "phrases.ogg", tmp_path)
+    options = ("--task", "both", "--format", "txt", "--beside", "srt")
+    result = server.run("transcribe", source, "--out", tmp_path / "out", *options)
+    assert result.exit_code == 0, result.output
+    (record,) = read_records(tmp_path / "out")
+    assert record["segments"] == record_of(annotated, "phrases.ogg")["segments"]
+    assert len(record["translations"]) > 5
+    assert {path.name for path in (tmp_path / "out/txt").iterdir()} == {"phrases.ogg.txt", "phrases.ogg.en.txt"}
+    english = "".join(f"{segment['text']}\n" for segment in record["translations"])
+    assert (tmp_path / "out/txt/phrases.ogg.en.txt").read_text().replace("\n\n", "\n") == english
+    assert (tmp_path / "phrases.en.srt").exists()  # this speech is English, so one name is that of both
+
+
 def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path):
     (tmp_path / "text.mp4").write_text("this is text\n" * 100)
     (tmp_path / "empty.wav").touch()

@@ -217,12 +217,13 @@ def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
     assert dict(zip(*rows(out / "clips.csv"), strict=True))["tokens"] == ""
 
 
-@pytest.mark.parametrize("table", ["sources", *(kind for kind in KINDS if kind != "speakers")])  # RTTM has turns
+@pytest.mark.parametrize("table", ["sources", "translations", *(kind for kind in KINDS if kind != "speakers")])
 def test_every_column_is_documented(tmp_path, table):
     value = with_summary(with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x")))))
-    out = exported(tmp_path, [value], "csv", "parquet")
+    out = exported(tmp_path, [value | {"translations": value["segments"]}], "csv", "parquet")
     documented = re.findall(r"^\| `?([\w ]+?)`? \| (`.+`) \|$", DOCUMENT.read_text(), re.M)
     columns = {name: re.findall(r"`(\w+)`", names) for name, names in documented}
     in_parquet = parquet.read_schema(out / f"parquet/{table}/part-00000.parquet").names
+    columns["translations"] = columns["transcript"]
     assert rows(out / f"{table}.csv")[0] == columns[table]
     assert [name for name in in_parquet if name not in columns["Parquet alone"]] == columns[table]

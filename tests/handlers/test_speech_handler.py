@@ -97,6 +97,13 @@ def test_a_chunk_has_the_same_transcript_in_every_batch(demo_speech, spoken):
     assert ask(load(demo_speech, device_batch=1), body) == ask(load(demo_speech, device_batch=4), body)
 
 
+def test_a_file_has_a_translation_if_it_is_asked_for(demo_speech, spoken):
+    context, file = load(demo_speech), saved(padded(spoken[0], before=0.5))
+    plain, both = ask(context, file), ask(context, file, task="both")
+    assert [segment["text"] for segment in both.pop("translations")] == [" ".join(spoken[0].words)]
+    assert both == plain
+
+
 def test_describe_returns_what_a_client_needs(demo_speech):
     context = load(demo_speech, device_batch=7, max_chunks=9)
     context.headers = [{"describe": "True"}]
@@ -105,7 +112,7 @@ def test_describe_returns_what_a_client_needs(demo_speech):
     assert (description.name, description.sample_rate, description.chunk_seconds) == (demo_speech, SAMPLE_RATE, 10)
     assert description.revision.startswith("sha256:")
     assert "en" in description.languages
-    assert (description.tasks, description.language) == (("transcribe", "translate"), None)
+    assert (description.tasks, description.language) == (("transcribe", "translate", "both"), None)
     assert description.word_times
     assert description.generation["compression_ratio_threshold"] == 2.4
     assert (description.dtype, description.device_batch, description.max_chunks) == ("float32", 7, 9)

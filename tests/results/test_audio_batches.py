@@ -1,5 +1,6 @@
 """Saved batches of audio, and the results in the order of time that are made from them."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.outcomes import AudioResult, Silence, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import AudioResult, Silence, SpeechFailure, Translation, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 
@@ -57,6 +58,19 @@ def test_results_come_in_the_order_of_time():
         Utterance(30.0, 31.0, "stop", "en", None),
         Silence(40.0, 70.0),
         Utterance(70.0, 71.0, "left", "en", None),
+    ]
+
+
+def test_a_translation_is_in_the_order_of_time_beside_what_is_said_and_is_saved():
+    said = transcript(SpeechSegment(0.0, 2.0, "Guten Morgen."), SpeechSegment(2.0, 4.0, "Ja."), language="de")
+    english = transcript(SpeechSegment(0.5, 1.5, "Good morning."), SpeechSegment(3, 4, ""), language="de")
+    batch = SavedAudioBatch(
+        0, 50, transcripts=[TimedTranscript(10.0, 20.0, replace(said, translation=english), "channel 1")]
+    )
+    assert results(saved_and_restored(batch)) == [
+        Utterance(10.0, 12.0, "Guten Morgen.", "de", None, speaker="channel 1"),
+        Translation(10.5, 11.5, "Good morning.", "de", None, speaker="channel 1"),
+        Utterance(12.0, 14.0, "Ja.", "de", None, speaker="channel 1"),
     ]
 
 

@@ -18,6 +18,7 @@ from reelscribe.contract.outcomes import (
     SourceError,
     SourceSummary,
     SpeechFailure,
+    Translation,
     Turn,
     Utterance,
 )
@@ -47,6 +48,7 @@ FRAMES = [
 
 CAPTIONER = ModelSettings('{"a": 1}', Model("some/model", "abc"), {"sampling": {"every": 2}})
 WHISPER = ModelSettings('{"b": 2}', Model("some/whisper", "def"), {"task": "transcribe"})
+TRANSLATED = ModelSettings('{"e": 5}', WHISPER.model, {"task": "both"})
 
 CAPTIONED = CaptionResult(
     CAPTIONER,
@@ -364,11 +366,28 @@ def test_what_has_a_speaker_says_so(line):
     assert record["speech_failures"][0]["speaker"] == "channel 2"
 
 
+def test_a_translation_has_the_speakers_of_turns_and_is_there_if_it_was_asked_for_even_if_empty(line):
+    turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
+    english = Translation(1.0, 2.0, "go", "de", 0.25)
+    said = replace(TRANSCRIBED, settings=TRANSLATED, results=lambda: [*AUDIO, english])
+    record = json.loads(line(Record(SOURCE, transcript_result=said, speaker_result=turns)))
+    (translated,) = record["translations"]
+    assert (translated["text"], translated["speaker"], translated["flags"]) == ("go", "speaker 1", [])
+    assert len(record["segments"]) == 2
+    silent = Record(SOURCE, transcript_result=replace(TRANSCRIBED, settings=TRANSLATED))
+    assert json.loads(line(silent))["translations"] == []
+
+
 def test_every_field_is_documented(line):
     turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
-    spoken = replace(ALL, transcript_result=replace(TRANSCRIBED, results=lambda: CALL), speaker_result=turns)
+    english = Translation(**vars(CALL[0]))
+    said = replace(TRANSCRIBED, settings=TRANSLATED, results=lambda: [*CALL, english])
+    spoken = replace(ALL, transcript_result=said, speaker_result=turns)
     names = field_names(json.loads(line(replace(spoken, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
+    of_translations = {name for name in written if name.startswith("translations[]")}
+    assert {name.replace("translations", "segments") for name in of_translations} <= written
+    written -= of_translations  # which the document describes as those of segments
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
     text = text.partition("Every record has every field")[2].partition("## run.json")[0]
     rows = re.findall(r"^\| (`[^|]+`) \|", text, re.M)

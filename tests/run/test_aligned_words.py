@@ -12,7 +12,7 @@ from aiohttp import web
 from reelscribe._track_specs import ModelSpec
 from reelscribe.client.endpoint import Server
 from reelscribe.cluster.session import RemoteNodes
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
+from reelscribe.contract.speech import BOTH, ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.errors import RequestRefused, ServerError, UsageError
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptMedium
@@ -97,6 +97,18 @@ async def test_words_and_segments_have_the_times_of_the_second_model(runs, elsew
         len(chunk) for request in runs.speech.received for chunk in request.tree["chunks"]
     ]
     assert {tree["sample_rate"] for tree in sent} == {16_000}
+
+
+async def test_a_translation_keeps_the_times_of_the_speech_model(runs):
+    async def both(request: Received) -> web.Response:
+        said = ChunkTranscript("You don't, do you?", "fr", SEGMENTS)
+        return web.json_response([replace(said, translation=said).to_json() for _ in request.names()])
+
+    runs.speech.description, runs.speech.answer = replace(SPEECH, tasks=("transcribe", "translate", BOTH)), both
+    record = json.loads(await runs.run("out", replace(OPTIONS, transcription=TranscriptionOptions(task=BOTH))))
+    said, translated = record["segments"][0], record["translations"][0]
+    assert (said["start"], said["end"], translated["start"], translated["end"]) == (0.25, 1.75, 0.0, 2.0)
+    assert translated["words"] is None
 
 
 async def test_a_run_that_is_continued_gives_the_same_bytes(runs):
@@ -197,7 +209,7 @@ def test_without_the_option_settings_are_as_before():
     ("aligner", "transcription", "rule"),
     [
         (replace(ALIGNER, aligns=False), TranscriptionOptions(), "expected one with a CTC head, .* got a/wav2vec2"),
-        (ALIGNER, TranscriptionOptions(task="translate"), "expected the task transcribe with it"),
+        (ALIGNER, TranscriptionOptions(task="translate"), "expected the task transcribe or both"),
         (replace(ALIGNER, chunk_seconds=20.0), TranscriptionOptions(), ".* chunks of 30 s, .* which takes 20 s; raise"),
         (replace(ALIGNER, languages=("de",)), TranscriptionOptions("en"), "expected one for en, .* which knows de"),
     ],

@@ -30,7 +30,7 @@ from reelscribe.contract.descriptions import (
 from reelscribe.contract.families import FAMILIES, FrameTimes
 from reelscribe.contract.fields import read_confidence, read_count, read_list, read_number, read_text, round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
-from reelscribe.contract.speech import ChunkTranscript, SampleArray, SpeechSegment, TranscriptionOptions
+from reelscribe.contract.speech import BOTH, ChunkTranscript, SampleArray, SpeechSegment, TranscriptionOptions
 from reelscribe.errors import RequestRefused, UsageError, brief
 
 Items = TypeVar("Items")
@@ -160,6 +160,8 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
     asked = options or TranscriptionOptions()
 
     def pack(chunks: Sequence[SampleArray], model: str, without: Collection[str]) -> Content:
+        if asked.task == BOTH:
+            raise UsageError(f"task: expected transcribe or translate with OpenAI's API, got {BOTH}; run them in turn")
         fields = {"model": model, "temperature": "0"}
         fields["response_format"] = "json" if SEGMENTS in without else SEGMENTS
         if asked.language:

@@ -255,7 +255,7 @@ class SpeechDescription(ModelDescription):
     """Codes, such as "en", of the languages that a request may name; empty if the model does not say which one
     it knows, and None if the server does not say which ones."""
     tasks: tuple[str, ...]
-    """Tasks that a request may name: "transcribe", "translate" or both."""
+    """Tasks that a request may name, of "transcribe", "translate" and BOTH."""
     language: str | None
     """Language of requests that name none; None if it is detected."""
     word_times: bool

@@ -1,7 +1,7 @@
 """Annotations of one source: captions of frames, descriptions of clips, a transcript, and the reasons for gaps in them.
 
 The result of a frame is a `Caption` or a `Failure`, that of a clip a `DescribedClip` or a `ClipFailure`. The results of
-audio are `Utterance`s, `Silence`s and `SpeechFailure`s. All times are presentation times in seconds.
+audio are `Utterance`s, `Translation`s, `Silence`s and `SpeechFailure`s. All times are presentation times in seconds.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Segment(TimedText):
 
 
 @dataclass(frozen=True)
-class Utterance(TimedText):
-    """A segment of speech."""
+class _Spoken(TimedText):
+    """What a segment of speech and that of a translation are."""
 
     start: float
     """Presentation time at which it starts, in seconds."""
@@ -121,7 +121,7 @@ class Utterance(TimedText):
     text: str
     """Text of the speech."""
     language: str | None
-    """Code of the language, such as "en"; None if the model does not say which one it knows."""
+    """Code of the language that is spoken, such as "en"; None if the model does not say which one it knows."""
     no_speech_prob: float | None
     """Probability (0 to 1) that its chunk has no speech, as Whisper defines it; None if the model computes none."""
     words: tuple[Word, ...] | None = None
@@ -143,6 +143,16 @@ class Utterance(TimedText):
     def moment(self) -> tuple[float, str]:
         """When it starts, in seconds, and what is spoken, after the name of its speaker if that is known."""
         return self.start, self.line
+
+
+@dataclass(frozen=True)
+class Utterance(_Spoken):
+    """A segment of speech."""
+
+
+@dataclass(frozen=True)
+class Translation(_Spoken):
+    """A segment of the English translation of speech, beside its utterances, whose times are others."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ class Turn(TimedText):
         return self.start, f"{self.speaker} until {clock(self.end)}"
 
 
-AudioResult = Utterance | Silence | SpeechFailure
+AudioResult = Utterance | Translation | Silence | SpeechFailure
 """The result of a stretch of audio."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -54,6 +54,12 @@ def is_speech_architecture(name: str) -> bool:
     return name in SPEECH_ARCHITECTURES or name.endswith("ForCTC")
 
 
+ENGLISH = "en"
+"""Code of the language that translations are in."""
+
+BOTH = "both"
+"""The task that makes a transcript and its translation, for a model that can make either."""
+
 MOST_BEAMS = 10
 """The most texts of a chunk that a request may let a model follow at once."""
 
@@ -65,7 +71,7 @@ class TranscriptionOptions:
     language: str | None = None
     """Code of the spoken language, such as "en"; None for the model's own setting, which may be to detect it."""
     task: str = "transcribe"
-    """Either "transcribe" for text in the spoken language, or "translate" for English text."""
+    """Either "transcribe" for text in the spoken language, "translate" for English text, or "both"."""
     word_times: bool = False
     """True if the response has the time of each word."""
     initial_prompt: str | None = None
@@ -115,14 +121,14 @@ class Word:
 
 
 def known_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object as JSON has them: without `speaker` where nobody knows who speaks.
+    """Return the fields of an object as JSON has them: without a speaker or a translation where there is none.
 
-    So what has no speakers is written as it was before there were any.
+    So what has none is written as it was before there were any.
 
     Args:
         fields: The names and the values of the fields.
     """
-    return {name: value for name, value in fields if name != "speaker" or value is not None}
+    return {name: value for name, value in fields if value is not None or name not in ("speaker", "translation")}
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,9 @@ class ChunkTranscript:
     """Size of the text divided by its compressed size, as Whisper defines it; high if the text repeats itself."""
     temperature: float | None = None
     """Sampling temperature of the accepted answer, as Whisper defines it; 0.0 for the most probable tokens."""
+    translation: ChunkTranscript | None = None
+    """The same speech in English, in segments of its own, whose language is the one that is spoken; None unless the
+    request asked for both."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
@@ -178,8 +187,16 @@ class ChunkTranscript:
         Raises:
             TypeError: The JSON is not the transcript of a chunk. KeyError and ValueError say the same.
         """
-        if not isinstance(value, dict):
-            raise TypeError(f"a transcript: expected an object, got {brief(value)}")
+        if not isinstance(value, dict) or "translation" not in value:
+            return cls._of_one_text(value)
+        transcript = cls._of_one_text({name: each for name, each in value.items() if name != "translation"})
+        return replace(transcript, translation=cls._of_one_text(value["translation"]))
+
+    @classmethod
+    def _of_one_text(cls, value: Any) -> Self:
+        """Make a transcript of JSON that has no translation; see `from_json`."""
+        if not isinstance(value, dict) or "translation" in value:
+            raise TypeError(f"a transcript: expected an object for one text, got {brief(value)}")
         segments = tuple(_segment(**segment) for segment in read_list("segments", value["segments"]))
         transcript = cls(**{**value, "segments": segments})
         read_text("text", transcript.text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Turn, Utterance
 from reelscribe.contract.source import Transition
@@ -56,6 +56,8 @@ class Transcript:
     model: Model
     utterances: list[FlaggedUtterance]
     """In the order of time."""
+    translations: list[FlaggedUtterance] | None = None
+    """What is said in English, in the order of time; None if it was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,19 @@ class AnnotatedSource:
     """None if no summary was asked for."""
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def translated(self) -> AnnotatedSource | None:
+        """Return the source with the translation in the place of what is said; None if it has none."""
+        if not self.transcript or not self.transcript.translations:
+            return None
+        return replace(self, transcript=replace(self.transcript, utterances=self.transcript.translations))
+
+    @property
+    def kinds(self) -> tuple[Kind | Literal["translations"], ...]:
         """Return the kinds of annotations that the record has, even if they are empty."""
-        kinds: dict[Kind, Any] = {
+        kinds: dict[Kind | Literal["translations"], Any] = {
             "captions": self.captions,
             "transcript": self.transcript,
+            "translations": self.transcript and self.transcript.translations,
             "clips": self.clips,
             "shots": self.shots,
             "summary": self.summary,
@@ -328,22 +338,27 @@ def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
 def _transcript(value: Any, models: Mapping[str, Model], drop_doubtful: bool) -> Transcript:
     return Transcript(
         model=models[value["speech_settings"]],
-        utterances=[
-            FlaggedUtterance(
-                _seconds(item["start"]),
-                _seconds(item["end"]),
-                _text(item["text"]),
-                language=None if item["language"] is None else _text(item["language"]),
-                no_speech_prob=_probability(item["no_speech_prob"]),
-                words=None if item["words"] is None else tuple(map(_word, item["words"])),
-                avg_logprob=_logprob(item["avg_logprob"]),
-                speaker=None if item.get("speaker") is None else _text(item["speaker"]),
-                flags=_flags(item),
-            )
-            for item in value["segments"]
-            if not (drop_doubtful and _flags(item))
-        ],
+        utterances=_utterances(value["segments"], drop_doubtful),
+        translations=_utterances(value["translations"], drop_doubtful) if "translations" in value else None,
     )
+
+
+def _utterances(items: Any, drop_doubtful: bool) -> list[FlaggedUtterance]:
+    return [
+        FlaggedUtterance(
+            _seconds(item["start"]),
+            _seconds(item["end"]),
+            _text(item["text"]),
+            language=None if item["language"] is None else _text(item["language"]),
+            no_speech_prob=_probability(item["no_speech_prob"]),
+            words=None if item["words"] is None else tuple(map(_word, item["words"])),
+            avg_logprob=_logprob(item["avg_logprob"]),
+            speaker=None if item.get("speaker") is None else _text(item["speaker"]),
+            flags=_flags(item),
+        )
+        for item in items
+        if not (drop_doubtful and _flags(item))
+    ]
 
 
 def _clips(value: Any, models: Mapping[str, Model]) -> Clips:

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 from reelscribe._files import atomic_file, file_stat
+from reelscribe.contract.speech import ENGLISH
 from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
@@ -38,7 +39,7 @@ from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.cues import shown_language
 from reelscribe.export.formats import check_formats
 from reelscribe.export.speakers import read_speaker_names
-from reelscribe.export.subtitles import SubtitleFormat, subtitle_text
+from reelscribe.export.subtitles import SubtitleFormat, subtitle_texts
 from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
@@ -161,10 +162,12 @@ def _contents(
     line: bytes, source: AnnotatedSource, formats: Sequence[str], cues: CueRules
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what the name of each file of a source ends in, and its content."""
-    language = shown_language(source, cues.made_from)
+    language = shown_language(source, cues)
     for name in _SUBTITLES:
-        if name in formats and (text := subtitle_text(name, source, cues)):
-            yield f".{language}.{name}" if language else f".{name}", text.encode(errors="backslashreplace")
+        said, english = subtitle_texts(name, source, cues) if name in formats else ("", "")
+        # Where what is said is in English, too, it has the name of both.
+        texts = {f".{ENGLISH}.{name}": english, f".{language}.{name}" if language else f".{name}": said}
+        yield from ((suffix, text.encode(errors="backslashreplace")) for suffix, text in texts.items() if text)
     if "json" in formats:
         yield ".reelscribe.json", line
 

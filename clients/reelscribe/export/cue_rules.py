@@ -59,5 +59,10 @@ class CueRules:
                 f" {self.min_cue_seconds:g}"
             )
 
+    @property
+    def show_speech(self) -> bool:
+        """True if cues show what is said, where somebody speaks."""
+        return self.made_from not in ("captions", "clips")
+
 
 DEFAULT_RULES = CueRules()

@@ -94,18 +94,18 @@ def player_milliseconds(time: float, start_seconds: float) -> int:
     return max(0, round((time - start_seconds) * 1000))
 
 
-def shown_language(source: AnnotatedSource, made_from: CueSource) -> str | None:
+def shown_language(source: AnnotatedSource, rules: CueRules) -> str | None:
     """Return the language of what is said, as its code, if cues of a source show it.
 
     Args:
         source: The annotations of the source.
-        made_from: The annotations that cues are made from.
+        rules: What cues show.
 
     Returns:
         The language that is spoken for the longest time; None if cues show no speech, or it is not known.
     """
     seconds = defaultdict[str, float](float)
-    if source.transcript and made_from not in ("captions", "clips"):
+    if source.transcript and rules.show_speech:
         for each in source.transcript.utterances:
             if each.language and _LANGUAGE.fullmatch(each.language):
                 seconds[each.language] += each.end - each.start

@@ -207,9 +207,12 @@ class FileNames:
         if len(os.fsencode(name)) > _MAX_NAME_BYTES:
             name = last
         candidates = chain([name], (f"{name}~{number}" for number in count(2)))
-        free = next(candidate for candidate in candidates if candidate not in self._taken)
-        self._taken.add(free)
+        free = next(each for each in candidates if self._taken.isdisjoint(self._files(each)))
+        self._taken |= self._files(free)
         return free
+
+    def _files(self, name: str) -> set[str]:
+        return {f"{name}{suffix}" for suffix in self._suffixes}
 
     def _folder_name(self, part: str) -> str:
         """Return a name that no file has: beside x.mp4, with the file x.mp4.vtt, may be a folder x.mp4.vtt."""

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from reelscribe.contract.speech import ENGLISH
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
@@ -26,9 +27,9 @@ from reelscribe.export.annotations_reader import (
 from reelscribe.export.chapters import chapter_texts
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.folder import ExportFolder, FileNames, common_folder_of
-from reelscribe.export.plain_text import transcript_text
+from reelscribe.export.plain_text import transcript_texts
 from reelscribe.export.speakers import SpeakerNames, read_speaker_names, rttm
-from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_text
+from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_texts
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
 from reelscribe.viewer.site import SiteOptions
@@ -51,7 +52,7 @@ class _SourceFormat(_Format):
     suffixes: tuple[str, ...]
     """The suffixes of the files of a source, with their dots."""
     texts: Callable[[AnnotatedSource, CueRules], Sequence[str]]
-    """Returns the text of each file of a source, by the rules for cues; nothing if the source has no files."""
+    """Returns the texts of the files of a source, by the rules for cues; there is no file for an empty one."""
     has_cues: bool = False
     """True if the files show cues."""
     needs: Kind | Literal["speakers"] | None = None
@@ -62,11 +63,12 @@ class _SourceFormat(_Format):
         names = FileNames(common_folder, *self.suffixes)
 
         def write(source: AnnotatedSource) -> None:
-            if texts := self.texts(source, rules):
+            if any(texts := self.texts(source, rules)):
                 stem = f"{name}/{names.name_for(source.absolute_path)}"
                 for suffix, text in zip(self.suffixes, texts, strict=True):
-                    with folder.file(f"{stem}{suffix}") as partial_path:
-                        partial_path.write_text(text, encoding="utf-8", errors="backslashreplace")
+                    if text:
+                        with folder.file(f"{stem}{suffix}") as partial_path:
+                            partial_path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
         return write
 
@@ -105,20 +107,19 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
             compressed.write(line)
 
 
-def _one_text(to_text: Callable[[AnnotatedSource, CueRules], str]) -> Callable[[AnnotatedSource, CueRules], list[str]]:
-    """Return a function for `_SourceFormat.texts` of a format that has one file for each source."""
-    return lambda source, rules: [text] if (text := to_text(source, rules)) else []
-
-
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _WholeFormat] = {
     **{
         name: _SourceFormat(
-            (f".{name}",), _one_text(partial(subtitle_text, name)), has_cues=True, library="pysubs2", extra="client"
+            (f".{name}", f".{ENGLISH}.{name}"),
+            partial(subtitle_texts, name),
+            has_cues=True,
+            library="pysubs2",
+            extra="client",
         )
         for name in SUBTITLE_FORMATS
     },
-    "txt": _SourceFormat((".txt",), _one_text(transcript_text), needs="transcript"),
-    "rttm": _SourceFormat((".rttm",), _one_text(lambda source, rules: rttm(source)), needs="speakers"),
+    "txt": _SourceFormat((".txt", f".{ENGLISH}.txt"), transcript_texts, needs="transcript"),
+    "rttm": _SourceFormat((".rttm",), lambda source, rules: [rttm(source)], needs="speakers"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "jsonl.zst": _WholeFormat(

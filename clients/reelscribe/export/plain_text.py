@@ -38,11 +38,13 @@ def plain_text(utterances: Sequence[Utterance], *, speaker_names: bool = False) 
     return "".join(f"{line}\n" for line in lines)
 
 
-def transcript_text(source: AnnotatedSource, rules: CueRules) -> str:
-    """Return what is said in a source as plain text; empty if nobody speaks.
+def transcript_texts(source: AnnotatedSource, rules: CueRules) -> list[str]:
+    """Return what is said in a source as plain text, as it is and in English; each is empty if there is none.
 
     Args:
         source: The annotations of the source.
         rules: Whether the name of who speaks is before what they say.
     """
-    return plain_text(source.transcript.utterances, speaker_names=rules.speaker_names) if source.transcript else ""
+    said = source.transcript
+    texts = (said.utterances, said.translations or ()) if said else ((), ())
+    return [plain_text(text, speaker_names=rules.speaker_names) for text in texts]

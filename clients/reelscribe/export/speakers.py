@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe.errors import UsageError, brief
-from reelscribe.export.annotations_reader import AnnotatedSource
+from reelscribe.export.annotations_reader import AnnotatedSource, FlaggedUtterance
 from reelscribe.export.cues import one_line, player_milliseconds
 
 NAME = "speakers.toml"
@@ -68,17 +68,21 @@ class SpeakerNames:
 
     def applied(self, source: AnnotatedSource) -> AnnotatedSource:
         """Return a source with the names of its speakers in their places."""
-        utterances, turns = source.transcript.utterances if source.transcript else [], source.turns
-        speakers = [each.speaker for each in (*utterances, *(turns or ()))]
-        names = self.of((source.path, source.absolute_path), speakers) if source.transcript or turns else {}
+        transcript, turns = source.transcript, source.turns
+        said = [*transcript.utterances, *(transcript.translations or ())] if transcript else []
+        speakers = [each.speaker for each in (*said, *(turns or ()))]
+        names = self.of((source.path, source.absolute_path), speakers) if transcript or turns else {}
         if all(speaker == name for speaker, name in names.items()):
             return source
-        named = [replace(each, speaker=each.speaker and names[each.speaker]) for each in utterances]
-        return replace(
-            source,
-            transcript=source.transcript and replace(source.transcript, utterances=named),
-            turns=turns and [replace(each, speaker=names[each.speaker]) for each in turns],
-        )
+
+        def named(segments: Iterable[FlaggedUtterance]) -> list[FlaggedUtterance]:
+            return [replace(each, speaker=each.speaker and names[each.speaker]) for each in segments]
+
+        if transcript:
+            translations = None if transcript.translations is None else named(transcript.translations)
+            transcript = replace(transcript, utterances=named(transcript.utterances), translations=translations)
+        turns = turns and [replace(each, speaker=names[each.speaker]) for each in turns]
+        return replace(source, transcript=transcript, turns=turns)
 
     def unused(self) -> list[str]:
         """Return a line for each name that is of nothing, once all sources have been named."""

@@ -36,14 +36,19 @@ _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
 _NOT_YET_SPOKEN = "STYLE\n::cue(:future) {\n  color: #a0a0a0;\n}\n\n"
 
 
-def subtitle_text(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> str:
-    """Return the text of the file of subtitles of a source; empty if it has no cue.
+def subtitle_texts(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> tuple[str, str]:
+    """Return the texts of the files of subtitles of a source, as it is and in English; each is empty without cues.
 
     Args:
         kind: The format.
         source: The annotations of the source.
         rules: What cues show, how much text at once, and for how long.
     """
+    translated = source.translated if rules.show_speech else None
+    return _text(kind, source, rules), _text(kind, translated, rules) if translated else ""
+
+
+def _text(kind: SubtitleFormat, source: AnnotatedSource, rules: CueRules) -> str:
     to_text, last = _FORMATS[kind]
     if kind == "vtt":  # which has a form for names that players can hide
         rules = replace(rules, speaker_names=False)

@@ -1,4 +1,4 @@
-"""Tables of sources, captions, transcripts, clips, shots and summaries, as CSV and Parquet files.
+"""Tables of sources, captions, transcripts, translations, clips, shots and summaries, as CSV and Parquet files.
 
 `TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
 column means).
@@ -38,7 +38,7 @@ WriteSource = Callable[[AnnotatedSource], None]
 
 Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, FlaggedUtterance, ClipText, Section, SourceSummary)
 
-TableName = Literal["sources"] | Kind
+TableName = Literal["sources", "translations"] | Kind
 """The tables, by the names of their files and folders."""
 
 _PART_BYTES = 128_000_000  # a file of Parquet that has as much gets no more row groups
@@ -112,6 +112,23 @@ def _of_detector(name: str) -> Callable[[AnnotatedSource, Section], Any]:
 _SOURCE: Column[Any] = Column("source", "text", lambda source, item: source.path)
 _SHA256: Column[Any] = Column("sha256", "text", lambda source, item: source.sha256, nullable=True, in_csv=False)
 
+_SPEECH: tuple[Column[FlaggedUtterance], ...] = (
+    _SOURCE,
+    Column("start", "number", lambda source, utterance: utterance.start),
+    Column("end", "number", lambda source, utterance: utterance.end),
+    Column("text", "text", lambda source, utterance: utterance.text),
+    Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
+    Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
+    Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
+    Column("speaker", "text", lambda source, utterance: utterance.speaker, nullable=True),
+    Column("flags", "texts", lambda source, utterance: utterance.flags),
+    Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
+    _SHA256,
+    Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),
+    Column("model_revision", "text", lambda source, item: _transcript(source).model.revision, in_csv=False),
+)
+"""The columns of what is said, and of its translation."""
+
 TABLES: Mapping[TableName, Table[Any]] = {
     "sources": Table(
         lambda source: [source],
@@ -162,24 +179,8 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("model_revision", "text", lambda source, item: _captions(source).model.revision, in_csv=False),
         ),
     ),
-    "transcript": Table(
-        lambda source: _transcript(source).utterances,
-        (
-            _SOURCE,
-            Column("start", "number", lambda source, utterance: utterance.start),
-            Column("end", "number", lambda source, utterance: utterance.end),
-            Column("text", "text", lambda source, utterance: utterance.text),
-            Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
-            Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
-            Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
-            Column("speaker", "text", lambda source, utterance: utterance.speaker, nullable=True),
-            Column("flags", "texts", lambda source, utterance: utterance.flags),
-            Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
-            _SHA256,
-            Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),
-            Column("model_revision", "text", lambda source, item: _transcript(source).model.revision, in_csv=False),
-        ),
-    ),
+    "transcript": Table(lambda source: _transcript(source).utterances, _SPEECH),
+    "translations": Table(lambda source: _transcript(source).translations or [], _SPEECH),
     "clips": Table(
         lambda source: _clips(source).described,
         (

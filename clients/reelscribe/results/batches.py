@@ -26,9 +26,10 @@ from reelscribe.contract.outcomes import (
     Silence,
     SourceSummary,
     SpeechFailure,
+    Translation,
     Utterance,
 )
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from reelscribe.contract.speech import ChunkTranscript, Word
 
 UNDECODABLE = "it cannot be decoded"
 """The reason that the ledger and the records give for a frame that the decoder could not decode."""
@@ -350,7 +351,9 @@ class AudioTimeline:
             if isinstance(chunk, Silence):
                 self._silences[chunk.speaker] = chunk
             elif isinstance(chunk, TimedTranscript):
-                self._complete += [_utterance(chunk, segment) for segment in chunk.transcript.segments if segment.text]
+                self._complete += _spoken(Utterance, chunk, chunk.transcript)
+                if chunk.transcript.translation:
+                    self._complete += _spoken(Translation, chunk, chunk.transcript.translation)
             else:
                 self._complete.append(chunk)
             if chunk.speaker is None:  # there is nothing beside it
@@ -383,26 +386,38 @@ def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
     yield from timeline.end()
 
 
-def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
-    """Return a segment of a chunk with presentation times. Times that are outside the chunk are moved into it."""
+def _spoken(
+    kind: type[Utterance | Translation], chunk: TimedTranscript, transcript: ChunkTranscript
+) -> Iterator[Utterance | Translation]:
+    """Yield the segments of a transcript with presentation times. Times outside the chunk are moved into it.
+
+    Args:
+        kind: What they become.
+        chunk: The chunk.
+        transcript: Its transcript, or the translation.
+    """
 
     def presentation_time(seconds: float) -> float:
         return round(min(chunk.start + max(0.0, seconds), chunk.end), _DECIMALS)
 
-    def spoken(word: Word) -> Word:
+    def timed(word: Word) -> Word:
         start, end = presentation_time(word.start), presentation_time(word.end)
         return replace(word, start=start, end=end, speaker=chunk.speaker)
 
-    return Utterance(
-        presentation_time(segment.start),
-        presentation_time(max(segment.start, segment.end)),
-        segment.text,
-        chunk.transcript.language,
-        chunk.transcript.no_speech_prob,
-        None if segment.words is None else tuple(map(spoken, segment.words)),
-        segment.avg_logprob,
-        chunk.speaker,
-        chunk.transcript.compression_ratio,
+    return (
+        kind(
+            presentation_time(segment.start),
+            presentation_time(max(segment.start, segment.end)),
+            segment.text,
+            transcript.language,
+            transcript.no_speech_prob,
+            None if segment.words is None else tuple(map(timed, segment.words)),
+            segment.avg_logprob,
+            chunk.speaker,
+            transcript.compression_ratio,
+        )
+        for segment in transcript.segments
+        if segment.text
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from rapidfuzz import fuzz
 
-from reelscribe.contract.outcomes import Caption, DescribedClip, Utterance
+from reelscribe.contract.outcomes import Caption, DescribedClip, Translation, Utterance
 
 Flag = Literal["repetition", "near-duplicate", "no-speech", "low-probability"]
 """A reason for a second look; docs/records.md explains each."""
@@ -87,7 +87,7 @@ def _nearly_equal(one: str, other: str) -> bool:
     return bool(one) and fuzz.ratio(one, other, score_cutoff=SIMILARITY) >= SIMILARITY
 
 
-def speech_flags(utterance: Utterance) -> list[Flag]:
+def speech_flags(utterance: Utterance | Translation) -> list[Flag]:
     """Return the flags of a segment of speech, from its text and from what the model computed of its chunk."""
     flags: dict[Flag, bool] = {
         "repetition": repeats_itself(utterance.text) or (utterance.compression_ratio or 0.0) > MOST_COMPRESSION,

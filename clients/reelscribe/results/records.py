@@ -29,15 +29,16 @@ from reelscribe.contract.outcomes import (
     SourceError,
     SourceSummary,
     SpeechFailure,
+    Translation,
     Turn,
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
-from reelscribe.contract.speech import Word, known_fields, transcribed_channels
+from reelscribe.contract.speech import BOTH, Word, known_fields, transcribed_channels
 from reelscribe.errors import OutputError
 from reelscribe.results.flags import Described, chosen_to_differ, speech_flags, with_flags
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
-from reelscribe.results.speakers import with_speakers
+from reelscribe.results.speakers import Spoken, with_speakers
 
 Kind = Literal["captions", "transcript", "shots", "clips", "speakers", "summary"]
 """A kind of annotations."""
@@ -118,6 +119,15 @@ class TranscriptResult:
     def utterances(self) -> Iterator[Utterance]:
         """Yield the segments of speech, in the order of time."""
         return (result for result in self.results() if isinstance(result, Utterance))
+
+    @property
+    def is_translated(self) -> bool:
+        """True if a translation was asked for beside what is said."""
+        return self.settings.settings.get("task") == BOTH
+
+    def translations(self) -> Iterator[Translation]:
+        """Yield the segments of the English translation, in the order of time."""
+        return (result for result in self.results() if isinstance(result, Translation))
 
     def silences(self) -> Iterator[Silence]:
         """Yield the stretches of audio that were silent, in the order of time."""
@@ -259,7 +269,13 @@ class Record:
 
     def utterances(self) -> Iterator[Utterance]:
         """Yield what is said in the source, in the order of time, with its speakers if they are known."""
-        said = self.transcript_result.utterances() if self.transcript_result else iter(())
+        return self._with_speakers(self.transcript_result.utterances() if self.transcript_result else iter(()))
+
+    def translations(self) -> Iterator[Translation]:
+        """Yield the English translation of what is said, if there is one, with its speakers if they are known."""
+        return self._with_speakers(self.transcript_result.translations() if self.transcript_result else iter(()))
+
+    def _with_speakers(self, said: Iterator[Spoken]) -> Iterator[Spoken]:
         return with_speakers(said, self.speaker_result.turns) if self.speaker_result else said
 
     def results(
@@ -289,7 +305,8 @@ class Record:
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of each field. Every record has every field but those of speakers.
+        """Yield the name and the value of each field. Every record has every field but those of speakers and
+        the translation.
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
@@ -318,7 +335,10 @@ class Record:
         yield "clips", _flagged(clips.described(), clips.settings) if clips else ()
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
-        yield "segments", map(_utterance, replace(self, transcript_result=transcript).utterances())
+        read = replace(self, transcript_result=transcript)
+        yield "segments", map(_spoken, read.utterances())
+        if transcript and transcript.is_translated:
+            yield "translations", map(_spoken, read.translations())
         yield "silences", map(_of_audio, transcript.silences() if transcript else ())
         yield "speech_failures", map(_of_audio, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
@@ -506,14 +526,14 @@ def _shot(shot: Section, transition: Transition | None) -> dict[str, Any]:
     return _object(Shot(shot.start_seconds, shot.end_seconds, shot.start_frame, shot.end_frame, transition))
 
 
-def _of_audio(value: Utterance | Silence | SpeechFailure | Word) -> dict[str, Any]:
+def _of_audio(value: AudioResult | Word) -> dict[str, Any]:
     return known_fields(vars(value).items())
 
 
-def _utterance(utterance: Utterance) -> dict[str, Any]:
-    words = utterance.words
+def _spoken(segment: Utterance | Translation) -> dict[str, Any]:
+    words = segment.words
     return {
-        **_of_audio(utterance),
+        **_of_audio(segment),
         "words": None if words is None else [*map(_of_audio, words)],
-        "flags": speech_flags(utterance),
+        "flags": speech_flags(segment),
     }

@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from reelscribe.contract.fields import read_number, read_text
-from reelscribe.contract.outcomes import Silence, SpeechFailure, Turn, Utterance
+from reelscribe.contract.outcomes import Silence, SpeechFailure, Translation, Turn, Utterance
 from reelscribe.contract.speech import Word
 from reelscribe.contract.voices import ChunkVoices
 from reelscribe.results.batches import SavedBatch
+
+Spoken = TypeVar("Spoken", Utterance, Translation)
 
 NEAR_SECONDS = 0.5
 """Largest distance in seconds of what is said from the turn of its speaker, if no turn overlaps it."""
@@ -103,14 +105,14 @@ class SpeakerTimes:
         return self._names[self._speakers[nearest]] if together[nearest] >= -NEAR_SECONDS else None
 
 
-def with_speakers(utterances: Iterable[Utterance], turns: Sequence[Turn]) -> Iterator[Utterance]:
-    """Yield what is said with its speakers.
+def with_speakers(utterances: Iterable[Spoken], turns: Sequence[Turn]) -> Iterator[Spoken]:
+    """Yield what is said, or its translation, with its speakers.
 
     A segment with words is cut where the speaker changes. One without words has the speaker of most of it. One whose
     speaker is known already, as that of a channel that was transcribed by itself, stays as it is.
 
     Args:
-        utterances: What is said, in the order of time.
+        utterances: The segments, in the order of time.
         turns: Who speaks when, in the order of time.
     """
     times = SpeakerTimes(turns)
@@ -123,7 +125,7 @@ def with_speakers(utterances: Iterable[Utterance], turns: Sequence[Turn]) -> Ite
             yield replace(utterance, speaker=times.speaker(utterance.start, utterance.end))
 
 
-def _with_words(utterance: Utterance, times: SpeakerTimes) -> list[Word]:
+def _with_words(utterance: Spoken, times: SpeakerTimes) -> list[Word]:
     """Return the words with their speakers; one of whom nobody knows it has that of a word beside it."""
     speakers = [times.speaker(word.start, word.end) for word in utterance.words or ()]
     known = next((speaker for speaker in speakers if speaker), None)
@@ -134,7 +136,7 @@ def _with_words(utterance: Utterance, times: SpeakerTimes) -> list[Word]:
     return words
 
 
-def _cut(utterance: Utterance, words: Sequence[Word]) -> Iterator[Utterance]:
+def _cut(utterance: Spoken, words: Sequence[Word]) -> Iterator[Spoken]:
     parts = [tuple(part) for _, part in groupby(words, key=attrgetter("speaker"))]
     texts = _texts(utterance.text, parts)
     for k, (part, text) in enumerate(zip(parts, texts, strict=True)):

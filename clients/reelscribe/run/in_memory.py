@@ -14,7 +14,7 @@ from PIL import Image
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
-from reelscribe.contract.outcomes import Silence, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import AudioResult, Silence, SpeechFailure
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.audio import SilenceDetector
@@ -57,7 +57,7 @@ async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str 
 
 async def transcribe_samples(
     client: SpeechClient, samples: NDArray[Any], sample_rate: int, options: SpeechOptions | None = None
-) -> list[Utterance | Silence | SpeechFailure]:
+) -> list[AudioResult]:
     """Transcribe audio in memory.
 
     Args:

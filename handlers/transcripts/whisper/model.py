@@ -18,7 +18,14 @@ from reelscribe.contract.speech import MOST_BEAMS, ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from transcripts.speech_model import Chunk, SpeechSettings, join_transcripts, round_seconds
+from transcripts.speech_model import (
+    Chunk,
+    SpeechSettings,
+    join_transcripts,
+    one_task_each,
+    round_seconds,
+    with_translations,
+)
 from transcripts.whisper.engine_interface import WhisperEngine
 from transcripts.whisper.log_mel import LogMel
 from transcripts.whisper.previous_text import PreviousText
@@ -47,7 +54,7 @@ class _Remainder(NamedTuple):
     """The part of a chunk that is still to be transcribed."""
 
     chunk_index: int
-    """Index of the chunk in its batch."""
+    """Index of the chunk in its batch, where one with two tasks counts twice."""
     start: int
     """Start of this part in the chunk, in samples."""
     chunk: Chunk
@@ -98,7 +105,7 @@ class WhisperModel:
                 f" {self.chunk_seconds}"
             )
         self.languages = self.engine.tokens.languages
-        self.tasks = tuple(self.engine.tokens.tasks) or ("transcribe",)
+        self.tasks = self.engine.tokens.request_tasks
         if settings.language is not None and settings.language not in self.languages:
             raise StartupError(
                 f"YAML, handler, language: expected one of {', '.join(self.languages)}, got {settings.language}"
@@ -115,14 +122,17 @@ class WhisperModel:
         """Transcribe chunks; returns one transcript for each."""
         return self.collect(self.submit(chunks))
 
-    def submit(self, chunks: list[Chunk]) -> tuple[list[_Remainder], Any]:
+    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], Any]:
         """Encode chunks, and submit them to the second stage; returns a handle for `collect`."""
-        remainders = [_Remainder(i, 0, chunk) for i, chunk in enumerate(chunks)]
-        return remainders, self._second_stage.submit(self.encode(chunks))
+        return chunks, self._second_stage.submit(self.encode(one_task_each(chunks)))
 
-    def collect(self, pending: tuple[list[_Remainder], Any]) -> list[ChunkTranscript]:
-        """Wait for the transcripts of submitted chunks; where the model stopped early, transcribe the remainder too."""
-        remainders, submitted = pending
+    def collect(self, pending: tuple[list[Chunk], Any]) -> list[ChunkTranscript]:
+        """Wait for the transcripts of submitted chunks; where the model stopped early, transcribe the remainder too.
+
+        A transcript and its translation may stop at different times, and then have remainders of their own.
+        """
+        chunks, submitted = pending
+        remainders = [_Remainder(i, 0, chunk) for i, chunk in enumerate(one_task_each(chunks))]
         parts: list[list[tuple[float, ChunkTranscript]]] = [[] for _ in remainders]
         while remainders:
             windows = [TranscribedWindow.from_tree(tree) for tree in self._second_stage.result(submitted)["windows"]]
@@ -137,7 +147,7 @@ class WhisperModel:
             remainders = next_remainders
             if remainders:
                 submitted = self._second_stage.submit(self.encode([remainder.chunk for remainder in remainders]))
-        return [join_transcripts(part) for part in parts]
+        return with_translations(chunks, map(join_transcripts, parts))
 
     def _rest(self, remainder: _Remainder, window: TranscribedWindow) -> _Remainder | None:
         """Return the rest of `remainder` after `window`, which is transcribed now; None if it is too short."""
@@ -149,18 +159,22 @@ class WhisperModel:
         return _Remainder(remainder.chunk_index, remainder.start + done, Chunk(samples[done:], options))
 
     def encode(self, chunks: list[Chunk]) -> TensorTree:
-        """Run the encoder over the first window of each chunk.
+        """Run the encoder over the first window of each chunk, once for those with the same array of samples.
 
         Args:
-            chunks: B chunks, none longer than the model's window.
+            chunks: B chunks with one task each, none longer than the model's window.
 
         Returns:
-            {"states": the encoder's states, as its engine has them, "windows": B trees of `Window`}.
+            {"states": the encoder's states, as its engine has them, "windows": B trees of `Window`, "rows": which of
+            the states is that of each window}.
         """
+        arrays = {id(chunk.samples): chunk.samples for chunk in chunks}
+        numbers = {array: row for row, array in enumerate(arrays)}
         with torch.inference_mode():
-            states = self.engine.encode(self._log_mel([chunk.samples for chunk in chunks]))
+            states = self.engine.encode(self._log_mel([*arrays.values()]))
         windows = [Window.of(c.samples, c.options, self.sample_rate, self._temperatures) for c in chunks]
-        return {"states": states, "windows": [window.to_tree() for window in windows]}
+        rows = [numbers[id(chunk.samples)] for chunk in chunks]
+        return {"states": states, "windows": [window.to_tree() for window in windows], "rows": rows}
 
 
 def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> StageFunction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from reelscribe.contract.speech import BOTH
 from reelscribe.errors import StartupError
 
 TIMESTAMPS_PER_SECOND = 50
@@ -56,6 +57,13 @@ class WhisperTokens:
         if not getattr(config, "is_multilingual", bool(self.language_ids)):
             self.language_ids, self.tasks = {}, {}
         self.languages = tuple(self.language_ids) or ("en",)
+
+    @property
+    def request_tasks(self) -> tuple[str, ...]:
+        """The tasks that a request may name: those of the model, and BOTH if it has two."""
+        if len(self.tasks) > 1:
+            return (*self.tasks, BOTH)
+        return tuple(self.tasks) or ("transcribe",)
 
     def prompt(self, language: str, task: str, *, timestamps: bool | None = None) -> list[int]:
         """Make the tokens that precede the text of a window.

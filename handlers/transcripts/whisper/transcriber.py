@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from reelscribe.contract.fields import round_confidence
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
+from reelscribe.contract.speech import ENGLISH, ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from runtime.second_stage import TensorTree
 from transcripts.speech_model import Samples, SpeechSettings, round_seconds
 from transcripts.whisper.engine_interface import DecodedTokens, WhisperEngine, WindowBatch
@@ -196,7 +196,7 @@ class WindowTranscriber:
         """Transcribe a batch of windows; this is the `StageFunction` of Whisper.
 
         Args:
-            tree: {"states": the encoder's states of B windows, "windows": B trees of `Window`}.
+            tree: What `WhisperModel.encode` returned, for B windows.
 
         Returns:
             {"windows": B trees of `TranscribedWindow`}.
@@ -204,6 +204,8 @@ class WindowTranscriber:
         windows = [Window.from_tree(window) for window in tree["windows"]]
         with torch.inference_mode():
             batch = self._engine.batch(tree["states"])
+            if tree["rows"] != list(range(len(batch))):
+                batch = batch.select(tree["rows"])
             return {"windows": [window.to_tree() for window in self._transcribe(windows, batch)]}
 
     def _transcribe(self, windows: list[Window], batch: WindowBatch) -> list[TranscribedWindow]:
@@ -329,7 +331,8 @@ class WindowTranscriber:
         if window.options.word_times and segments:
             prompt = self._engine.tokens.prompt(language, window.options.task, timestamps=False)
             aligned = batch.select([row]).align(prompt, segments, duration)
-            words = time_words(self._tokenizer, segments, aligned, language)
+            written = ENGLISH if window.options.task == "translate" else language
+            words = time_words(self._tokenizer, segments, aligned, written)
         speech_segments = tuple(
             SpeechSegment(
                 round_seconds(segment.start), round_seconds(segment.end), text.strip(), timed, empty.avg_logprob

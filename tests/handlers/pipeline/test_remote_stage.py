@@ -103,12 +103,13 @@ def test_transcripts_equal_those_of_one_process(demo_speech, media, settings, te
     with Audio(AudioTask(str(media / "phrases.ogg"), SAMPLE_RATE, 10 * SAMPLE_RATE)) as audio:
         chunks = [chunk.samples for chunk in audio.chunks()][:7]
     settings = {"model": demo_speech, "device_batch": 2, "dtype": dtype, **settings}
-    bodies = [{"chunks": chunks[:5], "word_times": True}, {"chunks": chunks[5:]}]
+    bodies = [{"chunks": chunks[:5], "word_times": True, "task": "both"}, {"chunks": chunks[5:]}]
     calls = [call(*({**body, "sample_rate": SAMPLE_RATE} for body in bodies))]
     several, others = answers_of_two_processes("speech", settings, calls)
     assert {answer["temperature"] for answer in several + others} == {temperature}
     assert len({answer["text"] for answer in several + others}) == 7
     assert several[0]["segments"][0]["words"]
+    assert all(("translation" in answer) == (answer in several) for answer in several + others)
 
 
 @pytest.mark.parametrize(("generation", "dtype"), [({"num_beams": 3}, "auto"), ({}, "bfloat16")])

@@ -3,6 +3,7 @@
 They are compared with `generate` and the processor of transformers, whose pipeline gives these models no prompt.
 """
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -84,6 +85,14 @@ def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directories
     assert len({transcript.avg_logprob for transcript in together}) > len(NOISES)
 
 
+def test_a_transcript_and_its_translation_are_those_of_each_alone(directories):
+    model = load(directories, "canary", tokens_per_second=3)
+    said, translated, both = (
+        model.transcribe(chunks(language="de", task=task)) for task in ("transcribe", "translate", "both")
+    )
+    assert both == [replace(one, translation=other) for one, other in zip(said, translated, strict=True)]
+
+
 @pytest.mark.parametrize("family", CLASSES)
 def test_a_chunk_is_one_segment_with_no_more_tokens_than_its_length_allows(directories, family):
     counters = Counters()
@@ -116,7 +125,7 @@ def test_chunks_without_room_in_the_model_are_refused(directories, family, secon
 
 def test_what_they_can_do(directories):
     canary, qwen = (load(directories, family) for family in CLASSES)
-    assert (canary.language, canary.tasks, canary.prompt_tokens) == ("en", ("transcribe", "translate"), 0)
+    assert (canary.language, canary.tasks, canary.prompt_tokens) == ("en", ("transcribe", "translate", "both"), 0)
     assert (qwen.language, qwen.tasks, qwen.prompt_tokens) == (None, ("transcribe",), 1000)
     assert {"de", "uk"} <= {*canary.languages} & {*qwen.languages, "uk"}
     assert load(directories, "canary", language="fr").language == "fr"

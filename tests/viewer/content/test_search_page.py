@@ -91,6 +91,15 @@ def test_kinds_are_searched_together_or_alone(tmp_path, thumbnails):
         assert found(index, "word", thumbnails, kinds=("captions", "transcript")) == ["[word]", "[word]", "said [word]"]
 
 
+def test_translations_are_found_with_what_is_said(tmp_path, thumbnails):
+    english = [{"start": 1.25, "end": 2.0, "text": "Good morning, Anna."}]
+    write_annotations(tmp_path, record("a.mp4", segments=segments("Hallo!", "Morgen, Anna."), translations=english))
+    with open_index(tmp_path) as index:
+        assert found(index, "anna", thumbnails) == ["Morgen, [Anna].", "Good morning, [Anna]."]
+        view = SearchPage(index, thumbnails).view(Site("out"), SearchQuery("good", ("transcript",)))
+        assert [(hit.kind, hit.start) for hit in view.hits] == [("transcript", 1.25)]
+
+
 def test_hits_are_ordered_by_source_and_time_and_counting_ends_somewhere(tmp_path, thumbnails):
     number = MOST_HITS // 100 + 1
     write_annotations(tmp_path, *(record(f"{k:03}.mp4", segments=segments(*["word"] * 100)) for k in range(number)))

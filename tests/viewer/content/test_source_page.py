@@ -55,6 +55,20 @@ def test_lines_have_the_speakers_with_the_names_of_speakers_toml(view_of, tmp_pa
     ]
 
 
+def test_a_translation_is_a_track_beside_the_transcript(view_of):
+    value = spoken_by(transcript_record("a.mp4", "Guten Morgen."), "channel 1")
+    english = {"start": 0.5, "end": 1.0, "text": "Good morning.", "flags": ["no-speech"], "speaker": "channel 1"}
+    said, translated = view_of(value | {"translations": [english]}).tracks
+    assert (said.kind, translated.kind, translated.total) == ("transcript", "translations", 1)
+    (line,) = translated.lines
+    assert (line.start, line.text, line.flags, line.speaker) == (
+        0.5,
+        "Good morning.",
+        ("no-speech",),
+        Speaker("channel 1", 0),
+    )
+
+
 def test_a_page_tells_that_speakers_toml_cannot_be_read(view_of, tmp_path):
     (tmp_path / "speakers.toml").write_text("[speakers")
     view = view_of(spoken_by(transcript_record("a.mp4", "Hello."), "channel 1"))

@@ -195,6 +195,18 @@ def test_words_are_written_once_with_the_pages_that_have_them(tmp_path):
     assert pieces(site, "words") == [["stop", [0, 2]], ["uber", [0]], ["x", [1]], ["日", [0]], ["本", [0]]]
 
 
+def test_translations_are_on_pages_and_found_as_a_transcript(tmp_path):
+    value = transcript_record("a.mp4", "Hallo!")
+    english = [segment | {"start": 0.5, "text": "Good morning!"} for segment in value["segments"]]
+    site, _ = exported_site(tmp_path / "out", [value | {"translations": english}])
+    assert "Good morning!" in next((site / "source").glob("*.html")).read_text()
+    ((*_, rows),) = pieces(site, "texts")
+    assert [(kind, start, text) for kind, start, _, text in rows] == [
+        ("transcript", 0.0, "Hallo!"),
+        ("transcript", 0.5, "Good morning!"),
+    ]
+
+
 def test_memory_does_not_grow_with_the_number_of_sources(tmp_path):
     peaks = []
     for number in (1, 2, 8):  # the first one is for what is loaded once

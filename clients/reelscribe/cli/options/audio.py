@@ -35,9 +35,9 @@ class AudioOptions:
     task: Annotated[
         str,
         speech_option(
-            metavar="transcribe|translate",
-            autocompletion=lambda: ("transcribe", "translate"),
-            help="Write what is said, or its translation into English.",
+            metavar="transcribe|translate|both",
+            autocompletion=lambda: ("transcribe", "translate", "both"),
+            help="Write what is said, its translation into English, or both.",
         ),
     ] = "transcribe"
     word_times: Annotated[

@@ -179,8 +179,8 @@ class SpeechOptions(AudioOptions):
         language = self.transcription.language or description.language
         if not aligner.aligns:
             raise UsageError(f"align model: expected one with a CTC head, which can align words, got {aligner.name}")
-        if self.transcription.task != "transcribe":
-            raise UsageError("align model: expected the task transcribe with it, as a translation is not what is heard")
+        if self.transcription.task == "translate":
+            raise UsageError("align model: expected the task transcribe or both, as a translation is not what is heard")
         if aligner.chunk_seconds < description.chunk_seconds:
             raise UsageError(
                 f"align model: expected one that takes chunks of {description.chunk_seconds:g} s, as"

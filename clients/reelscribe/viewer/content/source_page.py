@@ -220,19 +220,21 @@ def tracks_of(record: SavedRecord, names: SpeakerNames) -> list[Track]:
         names: The names to show for speakers.
     """
     speakers = _speakers(record, names)
+
+    def spoken(segments: Iterable[Segment]) -> Iterator[Line]:
+        for each in segments:
+            speaker = speakers.get(each.speaker)
+            yield Line(each.start, each.end, each.text, each.flags, words=_words(each), speaker=speaker)
+
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
-            *(
-                Line(
-                    each.start, each.end, each.text, each.flags, words=_words(each), speaker=speakers.get(each.speaker)
-                )
-                for each in record.segments
-            ),
+            *spoken(record.segments),
             *(
                 Line(each.start, each.end, each.error, failed=True, speaker=speakers.get(each.speaker))
                 for each in record.speech_failures
             ),
         ],
+        "translations": spoken(record.translations),
         "captions": [
             *_captions(record.caption_spans, record.captions),
             *(Line(each.pts_seconds, each.pts_seconds, each.error, failed=True) for each in record.caption_failures),
@@ -321,7 +323,8 @@ def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]
 
 def _speakers(record: SavedRecord, names: SpeakerNames) -> dict[str | None, Speaker]:
     """Return the speakers of a record. Those that are shown by one name have one colour."""
-    found = {each.speaker for each in record.segments} | {each.speaker for each in record.speech_failures}
+    found = {each.speaker for each in (*record.segments, *record.translations)}
+    found |= {each.speaker for each in record.speech_failures}
     shown = names.of((record.source.path, record.source.absolute_path), found)
     colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, sorted(shown))))}
     return {each: Speaker(name, colours[name]) for each, name in shown.items()}

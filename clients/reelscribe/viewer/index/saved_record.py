@@ -58,7 +58,13 @@ class Texts(msgspec.Struct):
     saved_summary: SourceSummary | None = msgspec.field(default=None, name="summary")
     captions: list[Text] = msgspec.field(default_factory=list, name="caption_spans")
     clips: list[Clip] = []
-    transcript: list[Text] = msgspec.field(default_factory=list, name="segments")
+    segments: list[Text] = []
+    translations: list[Text] = []
+
+    @property
+    def transcript(self) -> list[Text]:
+        """What is said, and then what it is in English."""
+        return [*self.segments, *self.translations]
 
     @property
     def summary(self) -> list[Text]:
@@ -177,6 +183,7 @@ class SavedRecord(msgspec.Struct):
     clip_failures: list[Stretch] = []
     clip_settings: str | None = None
     segments: list[Segment] = []
+    translations: list[Segment] = []
     speech_failures: list[FailedChunk] = []
     speech_settings: str | None = None
     speaker_settings: str | None = None

@@ -67,6 +67,7 @@ class _Line(msgspec.Struct, gc=False):
     clip_failures: list[_Nothing] = []
     clip_settings: str | None = None
     segments: list[_Segment] = []
+    translations: list[_Segment] = []
     speech_failures: list[_Nothing] = []
     speech_settings: str | None = None
 
@@ -221,7 +222,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
     audio = record.audio.duration_seconds or record.audio.seconds if record.audio else None
     failures = len(record.caption_failures) + len(record.clip_failures) + len(record.speech_failures)
     languages = _joined([text.language for text in record.segments if text.language])
-    flagged = (record.captions, record.clips, record.segments)
+    flagged = (record.captions, record.clips, record.segments, record.translations)
     flags = _joined([flag for items in flagged for item in items for flag in item.flags])
     error_type = error.type[:_MESSAGE_CHARACTERS] if error else ""
     tags = [*(["failed", error_type] if error else []), *(["gone"] if source.missing else []), flags, languages]
@@ -269,7 +270,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         "summary": summary_texts(record.summary),
         "captions": record.caption_spans,
         "clips": record.clips,
-        "transcript": record.segments,
+        "transcript": [*record.segments, *record.translations],
     }
     return IndexedLine(row, [[text.text for text in texts[kind]] for kind in TEXT_KINDS])
 

@@ -34,6 +34,7 @@ LABELS = {
     "speakers": "Speakers",
     "summary": "Summary",
     "transcript": "Transcript",
+    "translations": "Translation",
     "name": "Name",
     "longest": "Longest first",
     "shortest": "Shortest first",

@@ -14,7 +14,7 @@ from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery, TextKi
 State = Literal["ok", "error"]
 """The states of a source: done or failed."""
 
-TrackKind = Literal["captions", "clips", "shots", "transcript"]
+TrackKind = Literal["captions", "clips", "shots", "transcript", "translations"]
 """Kinds of tracks on the timeline."""
 
 SettingsKind = TrackKind | Literal["speakers", "summary"]

@@ -203,6 +203,7 @@ def _texts(view: SourceView, number: int) -> Iterator[IndexedText]:
     if view.summary and number == 1:  # each page of a source has its summary, which is found once
         yield IndexedText("summary", view.start, line_thumbnail_time(times, view.start, view.start), view.summary.line)
     tracks: dict[str, tuple[Line, ...]] = {track.kind: track.lines for track in view.tracks}
+    tracks["transcript"] = (*tracks.get("transcript", ()), *tracks.get("translations", ()))
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:

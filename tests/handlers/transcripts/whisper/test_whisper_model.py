@@ -1,5 +1,7 @@
 """Whisper's code with tiny models of random weights: the text they generate does not matter here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -58,7 +60,8 @@ def test_window_and_capabilities_come_from_the_files_of_the_model(tmp_path, demo
     weights = save_whisper(tmp_path, AutoProcessor.from_pretrained(demo_speech), **as_large_ones)
     model = load(weights, **GREEDY, tokens_per_second=1)
     assert (model.sample_rate, model.chunk_seconds) == (RATE, 30)
-    assert (model.languages, model.tasks, model.word_times) == (("de", "en"), ("transcribe", "translate"), True)
+    assert (model.languages, model.tasks) == (("de", "en"), ("transcribe", "translate", "both"))
+    assert model.word_times
     assert model.transcribe(chunks([noise(29, 1)], word_times=True))
 
 
@@ -95,6 +98,25 @@ def test_requests_of_several_kinds_run_together(directory, engine):
         )
     ]
     assert model.transcribe(mixed) == [model.transcribe([chunk])[0] for chunk in mixed]
+
+
+@pytest.mark.parametrize("settings", [{"tokens_per_second": 3}, GREEDY])
+def test_a_transcript_and_its_translation_are_those_of_each_alone(directory, engine, settings):
+    model = load(directory, **engine, **settings)
+    said, translated, both = (
+        model.transcribe(chunks(NOISES, task=task, word_times=True)) for task in ("transcribe", "translate", "both")
+    )
+    assert both == [replace(one, translation=other) for one, other in zip(said, translated, strict=True)]
+    assert both == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, task="both", word_times=True)]
+    assert {each.text for each in said} != {each.text for each in translated}
+
+
+def test_audio_is_encoded_once_for_both_texts(directory, engine, monkeypatch):
+    model = load(directory, **engine, **GREEDY)
+    encode, encoded = model.engine.encode, []
+    monkeypatch.setattr(model.engine, "encode", lambda features: encoded.append(len(features)) or encode(features))
+    model.transcribe([*chunks(NOISES[:2], task="both"), *chunks(NOISES[3:4])])
+    assert encoded == [3]
 
 
 def test_the_language_is_given_or_set_or_detected(directory, engine):
@@ -168,6 +190,40 @@ def test_where_a_model_stopped_early_the_remainder_is_decoded_again(directory, m
     assert windows == [1, 1]
     assert transcript.text == "red star"
     assert [(s.start, s.end, s.text) for s in transcript.segments] == [(0.5, 2.0, "red"), (2.2, 3.5, "star")]
+
+
+def test_a_transcript_and_its_translation_go_on_where_each_has_stopped(directory, monkeypatch):
+    model = load(directory)
+    number = AutoProcessor.from_pretrained(directory).tokenizer.convert_tokens_to_ids
+    said = [["<|0.50|>", "\u0120red", "<|2.00|>", "<|2.00|>", "\u0120star"], ["<|0.20|>", "\u0120star", "<|1.50|>"]]
+    translated = [
+        ["<|0.00|>", "\u0120blue", "<|1.00|>", "<|1.00|>", "\u0120circle"],
+        ["<|0.00|>", "\u0120circle", "<|2.00|>", "<|2.00|>", "\u0120green"],
+        ["<|0.00|>", "\u0120green", "<|1.00|>"],
+    ]
+
+    def generate(self, prompts, limits, temperature, seeds, beams):
+        translate = model.engine.tokens.tasks["translate"]
+        scripts = [(translated if translate in prompt else said).pop(0) for prompt in prompts]
+        return [DecodedTokens(number(script), -0.1, 0.0) for script in scripts]
+
+    monkeypatch.setattr(TorchBatch, "generate", generate)
+    (transcript,) = model.transcribe(chunks([noise(4, 1)], task="both"))
+    spans = [[(s.start, s.end, s.text) for s in each.segments] for each in (transcript, transcript.translation)]
+    assert spans == [
+        [(0.5, 2.0, "red"), (2.2, 3.5, "star")],
+        [(0.0, 1.0, "blue"), (1.0, 3.0, "circle"), (3.0, 4.0, "green")],
+    ]
+
+
+def test_words_of_a_translation_are_those_of_english(tmp_path, demo_speech, monkeypatch):
+    processor = AutoProcessor.from_pretrained(demo_speech)
+    chinese = {"<|zh|>": processor.tokenizer.convert_tokens_to_ids("<|zh|>")}
+    model = load(save_whisper(tmp_path, processor, lang_to_id=chinese))
+    scripted(monkeypatch, model, ["<|0.00|>", "\u0120whi", "te", "\u0120star", "<|2.00|>"])
+    (transcript,) = model.transcribe(chunks([noise(2, 1)], task="both", word_times=True))
+    words = [[word.text for word in each.segments[0].words] for each in (transcript, transcript.translation)]
+    assert (transcript.translation.language, words) == ("zh", [["whi", "te", "star"], ["white", "star"]])
 
 
 def test_a_model_that_never_ends_advances_by_at_least_a_second(directory, monkeypatch):
