@@ -211,6 +211,7 @@ class WordSpeakers:
     def __init__(self) -> None:
         """Begin before the first conversation."""
         self.said = self.right = self.compared = 0
+        self.told: list[Told] = []
         self.wrong = [0, 0]
         """Wrong words of the transcripts, before and after speakers are known."""
 
@@ -218,6 +219,7 @@ class WordSpeakers:
         """Compare a transcript, with the times of words, with what is said."""
         from pyannote.metrics.diarization import DiarizationErrorRate
 
+        self.told.append(Told(truth, turns))
         told = [*with_speakers(plain, turns)]
         said = [(word, turn) for turn in truth.turns for word in turn.words]
         names = [word.text for word, _ in said]
@@ -253,7 +255,8 @@ def measure_words(
                 words.add(truth, said, turns_of(voices, bounds))
     for suffix, words in found.items():
         rates = [f"{100 * wrong / words.said:.1f}" for wrong in words.wrong]
-        report.add(name + suffix, words.said, *rates, words.compared, f"{100 * words.right / words.compared:.1f}")
+        right = f"{100 * words.right / words.compared:.1f}"
+        report.add(name + suffix, str(words.said), *rates, str(words.compared), right, right_counts(words.told))
         print(*report.rows[-1], sep="; ", flush=True)
 
 
@@ -264,7 +267,15 @@ def words_report(local: LocalSpeakers, readers: Readers, options: argparse.Names
     voices = espeak_readers(HELD_OUT_VARIANTS if half else TRAINED_VARIANTS[::9])
     report = Report(
         f"Words of {options.readers} recordings, of {', '.join(sorted(english))} and espeak-ng",
-        ("conversations", "words", "wrong in %", "with speakers", "right and alone", "their speaker right in %"),
+        (
+            "conversations",
+            "words",
+            "wrong in %",
+            "with speakers",
+            "right and alone",
+            "their speaker right in %",
+            "number right",
+        ),
     )
     model = options.folder / "whisper-tiny.en"
     with tempfile.TemporaryDirectory() as converted:
