@@ -186,25 +186,6 @@ def measure_hour(local: LocalSpeakers, readers: Readers, report: Report) -> None
     print(f"clustering an hour took {more:.0f} MiB more, and {sum(len(v.voices.embeddings) for v in voices)} bytes")
 
 
-class TimedToken(NamedTuple):
-    """A word of a transcript as words are compared, and its speaker."""
-
-    text: str
-    start: float
-    end: float
-    speaker: str | None
-
-
-def tokens(said: Sequence[Utterance]) -> list[TimedToken]:
-    """Return the words of a transcript."""
-    return [
-        TimedToken(text, word.start, word.end, word.speaker)
-        for utterance in said
-        for word in utterance.words or ()
-        for text in words_of(word.text)
-    ]
-
-
 class WordSpeakers:
     """Counts the words of conversations whose speaker is right."""
 
@@ -227,17 +208,22 @@ class WordSpeakers:
         for k, each in enumerate((plain, told)):
             self.wrong[k] += wrong_words(names, [text for utterance in each for text in words_of(utterance.text)])
         readers = DiarizationErrorRate().optimal_mapping(annotation(truth.turns), annotation(turns))
-        heard = tokens(told)
-        outcome = jiwer.process_words(" ".join(names), " ".join(token.text for token in heard))
-        for part in outcome.alignments[0]:
-            if part.type == "equal":
-                for (word, turn), token in zip(
-                    said[part.ref_start_idx : part.ref_end_idx], heard[part.hyp_start_idx :], strict=False
-                ):
-                    others = (other for other in truth.turns if other is not turn)
-                    if not any(word.start < other.end and other.start < word.end for other in others):
-                        self.compared += 1
-                        self.right += readers.get(token.speaker) == turn.reader
+        heard = [
+            (text, word.speaker) for utterance in told for word in utterance.words or () for text in words_of(word.text)
+        ]
+        outcome = jiwer.process_words(" ".join(names), " ".join(text for text, _ in heard))
+        equal = [
+            (part.ref_start_idx + k, part.hyp_start_idx + k)
+            for part in outcome.alignments[0]
+            if part.type == "equal"
+            for k in range(part.ref_end_idx - part.ref_start_idx)
+        ]
+        for of_said, of_heard in equal:
+            word, turn = said[of_said]
+            others = (other for other in truth.turns if other is not turn)
+            if not any(word.start < other.end and other.start < word.end for other in others):
+                self.compared += 1
+                self.right += readers.get(heard[of_heard][1]) == turn.reader
 
 
 def measure_words(
