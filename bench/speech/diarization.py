@@ -298,7 +298,7 @@ def main() -> None:
     if "hour" in options.only:
         measure_hour(local, chosen, report)
     words = [words_report(local, readers, options)] if "words" in options.only else []
-    publish([report, *words], options.json)
+    publish([each for each in (report, *words) if each.rows], options.json)
 
 
 if __name__ == "__main__":
