@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lib.real_recordings import read_samples
+from lib.real_recordings import read_samples, read_texts, words_of
 from reelscribe.contract.speech import SampleArray, to_int16
 from synthetic.phrases import SAMPLE_RATE
 
 TURN_SECONDS = (1.0, 10.0)
 """Shortest and longest turn."""
 
+_MOST_RECORDINGS = 10  # of a turn, but for its last one
 _PAUSE_SECONDS = (0.05, 0.2)  # within a turn
 _GAP_SECONDS = (0.2, 1.0)  # between two turns
 _OVERLAP_SECONDS = (0.4, 1.6)
@@ -32,8 +33,28 @@ _NOISE_DB = -55.0
 _AUDIBLE_DB = -35.0  # what is quieter at the ends of a recording, compared with its loudest window, is no speech
 _WINDOW = SAMPLE_RATE // 100
 
-Readers = Mapping[str, Sequence[NDArray[np.float32]]]
-"""The recordings of each reader, (N,) values from -1 to 1 at SAMPLE_RATE, without silence at their ends."""
+
+class Reading(NamedTuple):
+    """A recording of a reader."""
+
+    samples: NDArray[np.float32]
+    """(N,) values from -1 to 1 at SAMPLE_RATE, without silence at their ends."""
+    words: Sequence[str] = ()
+    """What is said in it, if that is English."""
+
+
+Readers = Mapping[str, Sequence[Reading]]
+"""The recordings of each reader."""
+
+
+class SpokenWord(NamedTuple):
+    """A word of a turn. Its times are as if all letters of a recording took equally long."""
+
+    start: float
+    """In seconds."""
+    end: float
+    """In seconds."""
+    text: str
 
 
 class SpokenTurn(NamedTuple):
@@ -44,6 +65,8 @@ class SpokenTurn(NamedTuple):
     end: float
     """In seconds."""
     reader: str
+    words: Sequence[SpokenWord] = ()
+    """The words that are said, if they are English; one that is cut off at the end of the turn is left out."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,7 @@ class Conversation:
         return float((marks > 1).sum() / max(1, (marks > 0).sum()))
 
 
-def real_readers(folder: Path, most: int = 300) -> dict[str, list[NDArray[np.float32]]]:
+def real_readers(folder: Path, most: int = 300) -> dict[str, list[Reading]]:
     """Return the recordings of each reader in the folder that scripts/real_data prepares.
 
     Languages of which there are few recordings are left out.
@@ -73,13 +96,18 @@ def real_readers(folder: Path, most: int = 300) -> dict[str, list[NDArray[np.flo
         folder: The folder.
         most: Largest number of recordings of a reader.
     """
+    english = {name: read_texts(folder / name) for name in ("voices", "words", "announcements")}
+    texts = {path: words_of(text) for each in english.values() for path, text in each.items()}
     files = {path.name: sorted(path.glob("*.ogg")) for path in (folder / "words-other-languages").iterdir()}
     files["librivox"] = sorted((folder / "voices").glob("*.wav"))
     files["en"] = sorted((folder / "words").glob("*.ogg"))
     files["allison"] = sorted((folder / "announcements").glob("*.wav"))
     chosen = {name: random.Random(name).sample(paths, min(most, len(paths))) for name, paths in sorted(files.items())}  # noqa: S311 - a seed, not secrecy
     return {
-        name: [trimmed(read_samples(path).astype(np.float32) / np.float32(32768)) for path in paths]
+        name: [
+            Reading(trimmed(read_samples(path).astype(np.float32) / np.float32(32768)), texts.get(path, ()))
+            for path in paths
+        ]
         for name, paths in chosen.items()
         if len(paths) > 50 or name == "librivox"
     }
@@ -109,7 +137,7 @@ def converse(readers: Readers, seconds: float, seed: int) -> Conversation:
     while not turns or turns[-1].end < seconds:
         others = sorted(name for name in readers if not turns or name != turns[-1].reader) or sorted(readers)
         reader = rng.choice(others)
-        said = _turn(readers[reader], rng)
+        said, spoken = _turn(readers[reader], rng)
         if turns and rng.random() < _OVERLAPPING:  # nobody speaks when a third one would, so that at most two do
             earliest = max([turn.end for turn in turns[:-1]] + [turns[-1].start])
             at = max(turns[-1].end - rng.uniform(*_OVERLAP_SECONDS), earliest)
@@ -118,16 +146,31 @@ def converse(readers: Readers, seconds: float, seed: int) -> Conversation:
         first = int(at * SAMPLE_RATE)
         loudness = 10 ** (levels[reader] / 20) / max(1e-4, float(np.sqrt(np.square(said).mean())))
         mix[first : first + len(said)] += said * loudness
-        turns.append(SpokenTurn(first / SAMPLE_RATE, (first + len(said)) / SAMPLE_RATE, reader))
+        start = first / SAMPLE_RATE
+        words = [SpokenWord(start + word.start, start + word.end, word.text) for word in spoken]
+        turns.append(SpokenTurn(start, (first + len(said)) / SAMPLE_RATE, reader, words))
     mix = mix[: int((max(turn.end for turn in turns) + 0.5) * SAMPLE_RATE)]
     mix += noise.normal(0, 10 ** (_NOISE_DB / 20), len(mix)).astype(np.float32)
     return Conversation(to_int16(mix), turns)
 
 
-def _turn(recordings: Sequence[NDArray[np.float32]], rng: random.Random) -> NDArray[np.float32]:
-    """Return recordings of a reader one after the other, of together a length that is chosen at random."""
+def _turn(readings: Sequence[Reading], rng: random.Random) -> tuple[NDArray[np.float32], list[SpokenWord]]:
+    """Return recordings of a reader one after the other, of together a length that is chosen at random, and words."""
     wanted = rng.uniform(*TURN_SECONDS) * SAMPLE_RATE
-    said = [rng.choice(recordings)]
-    while sum(map(len, said)) < wanted and len(said) < 20:
-        said += [np.zeros(int(rng.uniform(*_PAUSE_SECONDS) * SAMPLE_RATE), np.float32), rng.choice(recordings)]
-    return np.concatenate(said)[: int(TURN_SECONDS[1] * SAMPLE_RATE)]
+    chosen, said, words = 0, np.zeros(0, np.float32), list[SpokenWord]()
+    while not chosen or (len(said) < wanted and chosen <= _MOST_RECORDINGS):
+        if chosen:
+            said = np.concatenate([said, np.zeros(int(rng.uniform(*_PAUSE_SECONDS) * SAMPLE_RATE), np.float32)])
+        reading = rng.choice(readings)
+        words += _words(reading, len(said) / SAMPLE_RATE)
+        said = np.concatenate([said, reading.samples])
+        chosen += 1
+    heard = said[: int(TURN_SECONDS[1] * SAMPLE_RATE)]
+    return heard, [word for word in words if word.end <= len(heard) / SAMPLE_RATE]
+
+
+def _words(reading: Reading, start: float) -> list[SpokenWord]:
+    """Return the words of a recording that begins at `start`, in seconds."""
+    edges = np.cumsum([0, *map(len, reading.words)])
+    times = (start + edges * (len(reading.samples) / SAMPLE_RATE / max(1, edges[-1]))).tolist()
+    return [SpokenWord(*each) for each in zip(times, times[1:], reading.words, strict=False)]

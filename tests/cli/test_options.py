@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
-from reelscribe.cli.options.audio import AudioOptions
+from reelscribe.cli.options.audio import TranscriptOptions
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.subtitles import SubtitleOptions
 from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
@@ -27,7 +27,7 @@ RUN = RunOptions(sources=["a.mp4"], out="out")
 
 def test_defaults_of_the_commands_are_those_of_the_library():
     assert FrameOptions().caption_options(RUN, VideoOptions()) == CaptionOptions()
-    assert AudioOptions().speech_options(RUN) == SpeechOptions()
+    assert TranscriptOptions().speech_options(RUN) == SpeechOptions()
     assert SubtitleOptions().rules() == CueRules()
 
 

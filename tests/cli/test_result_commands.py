@@ -1,17 +1,24 @@
 """`reelscribe forget` lists sources or refuses, and `reelscribe export` names the files that it wrote."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
 from reelscribe.cli.result_commands import describe_written
 from reelscribe.contract.source import Source
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
+from support.audio import RATE, tone, write
+from support.commands import reelscribe
 from support.exporting import annotations, transcript_record
+from support.fake_torchserve import SPEECH, FakeTorchServe, Received
+from support.patience import PATIENCE
 
 
 async def fill(out: Path) -> None:
@@ -80,3 +87,18 @@ def test_an_export_leaves_out_doubtful_speech_if_asked(tmp_path, options, text):
     annotations(tmp_path, [value])
     result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "txt", *options])
     assert (result.exit_code, (tmp_path / "txt/a.mp4.txt").read_text()) == (0, text)
+
+
+async def test_a_run_leaves_out_doubtful_speech_if_asked_and_its_records_keep_it(tmp_path):
+    async def answers(request: Received) -> web.Response:
+        said = [SpeechSegment(0, 1, "Hello.", avg_logprob=-0.1), SpeechSegment(1, 2, "Thank you.", avg_logprob=-9.0)]
+        return web.json_response([ChunkTranscript("", "en", tuple(said)).to_json() for _ in request.names()])
+
+    write(tmp_path / "a.flac", tone(440, 3), RATE, "flac")
+    out = tmp_path / "out"
+    words = reelscribe("transcribe", tmp_path / "a.flac", "--out", out, "--format", "txt", "--drop-doubtful", "--quiet")
+    async with FakeTorchServe(answers, description=SPEECH) as server:
+        command = [*words, "--server", server.url, "--model", "speech"]
+        await asyncio.to_thread(subprocess.run, command, check=True, timeout=PATIENCE)
+    assert (out / "txt/a.flac.txt").read_text() == "Hello.\n"
+    assert "Thank you." in (out / "annotations.jsonl").read_text()

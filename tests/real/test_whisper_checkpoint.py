@@ -1,13 +1,18 @@
 """whisper-tiny.en as scripts/real_data converts it, beside CTranslate2 and faster-whisper with the published file."""
 
+import json
+
 import ctranslate2
 import numpy as np
 import pytest
+import soundfile
+import soxr
 import torch
 from transformers import AutoProcessor, WhisperForConditionalGeneration
 
+from real.recordings import TEXTS
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
-from support.real_speech import MOST_WRONG, wrong_words
+from support.real_speech import MOST_WRONG, SAMPLE_RATE, Sentence, wrong_words
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.ctranslate2_conversion import convert
 from transcripts.whisper.model import WhisperModel
@@ -103,3 +108,30 @@ def test_both_engines_transcribe_as_faster_whisper_does(transcripts, faster_whis
 
 def test_the_sentences_are_read_as_they_are_written(transcripts, sentences):
     assert wrong_words([transcript.text for transcript in transcripts], sentences) <= MOST_WRONG
+
+
+HARD = ("bull", "cow", "crow", "deer", "doe", "giraffe", "koala", "orca")
+"""Single words of which it hears none, such as "ciao" for "cow"."""
+
+
+@pytest.fixture(scope="module")
+def hard_words(part) -> list[Sentence]:
+    """Recordings of the hard words."""
+    folder, found = part("words"), []
+    texts = json.loads((folder / TEXTS).read_text())
+    for name in HARD:
+        samples, rate = soundfile.read(folder / f"{name}.ogg", dtype="float32")
+        found.append(Sentence(texts[f"{name}.ogg"], soxr.resample(samples, rate, SAMPLE_RATE)))
+    return found
+
+
+def test_hot_words_are_heard_and_no_others_are_lost_or_invented(checkpoint, hard_words, sentences):
+    model = WhisperModel(SpeechSettings(checkpoint), torch.device("cpu"))
+
+    def heard(recordings: list[Sentence], hotwords: str | None) -> list[str]:
+        options = TranscriptionOptions(hotwords=hotwords)
+        return [each.text for each in model.transcribe([Chunk(one.samples, options) for one in recordings])]
+
+    assert wrong_words(heard(hard_words, None), hard_words) >= len(HARD)
+    assert wrong_words(heard(hard_words, ", ".join(HARD)), hard_words) <= len(HARD) // 4
+    assert wrong_words(heard(sentences, ", ".join(HARD)), sentences) <= MOST_WRONG

@@ -140,26 +140,31 @@ async def test_a_chunk_that_is_too_short_for_its_words_keeps_what_the_speech_mod
         assert (segment["words"] and [(word["start"], word["end"]) for word in segment["words"]]) == words
 
 
-async def test_a_refused_alignment_is_the_failure_of_its_chunk_and_is_tried_again(runs):
-    async def refuses(request: Received) -> web.Response:
-        asked = request.tree["words"] != [["a"]]
-        return refused(422, "SpeechError", "no") if asked else await too_short(request)
+async def refuses(_: Received) -> web.Response:
+    return refused(422, "SpeechError", "no")
 
-    runs.aligner.answer = refuses
+
+async def times_another_word(request: Received) -> web.Response:
+    return web.json_response([aligned(["one"]).to_json() for _ in request.names()])
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(refuses, "status 422: no"), (times_another_word, "expected the times of 4 words, got 1")],
+)
+async def test_what_cannot_be_aligned_is_kept_told_and_tried_again(runs, answer, why):
+    undisturbed = json.loads(await runs.run("undisturbed"))
+    runs.aligner.answer = lambda request: (too_short if request.tree["words"] == [["a"]] else answer)(request)
     record = json.loads(await runs.run("out"))
-    assert record["segments"] == []
-    assert record["speech_failures"][0]["error"] == "status 422: its words were not aligned (status 422: no)"
+    texts = [segment["text"] for segment in undisturbed["segments"]]
+    assert [segment["text"] for segment in record["segments"]] == texts
+    assert [segment["words"] for segment in record["segments"]] == [None] * len(texts)
+    assert {failure["error"] for failure in record["speech_failures"]} == {f"align model: {why}"}
+    chunks = len(record["speech_failures"])
+    assert record["error"]["message"] == f"{chunks} chunks of audio have no aligned transcript: align model: {why}"
     runs.aligner.answer = alignments
-    assert json.loads(await runs.run("out", replace(OPTIONS, retry_failed=True)))["status"] == "ok"
-
-
-async def test_a_model_that_times_other_words_ends_the_run(runs):
-    async def one_word(request: Received) -> web.Response:
-        return web.json_response([aligned(["one"]).to_json() for _ in request.names()])
-
-    runs.aligner.answer = one_word
-    with pytest.raises(ServerError, match="align model: expected the times of 4 words, got 1"):
-        await runs.run("out")
+    again = json.loads(await runs.run("out", replace(OPTIONS, retry_failed=True)))
+    assert (again["status"], again["segments"]) == ("ok", undisturbed["segments"])
 
 
 async def test_what_was_sent_before_a_run_is_stopped_is_aligned_and_saved(runs):

@@ -104,3 +104,15 @@ async def test_answers_that_are_none_end_the_run(talk, out, answer):
     async with speaker_server(lie) as server:
         with pytest.raises(ServerError):
             await tell_apart(out, [talk], server)
+
+
+async def test_voices_beyond_their_chunk_are_its_failure(talk, out):
+    async def reach_beyond(request):
+        heard = [voices_of(chunk) for chunk in request.tree["chunks"]]
+        return web.json_response([{**each, "times": [*each["times"][:-1], 4.5]} for each in heard])
+
+    async with speaker_server(reach_beyond) as server:
+        await tell_apart(out, [talk], server)
+    why = "speaker model: expected times within the 4 s of the chunk, got 4.5"
+    assert record_in(out)["error"]["message"] == f"4 chunks of audio have no voices: {why}"
+    assert record_in(out)["turns"] == []

@@ -21,7 +21,7 @@ import typer
 
 from reelscribe._tasks import cancel_all
 from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
-from reelscribe.cli.options.audio import AudioOptions
+from reelscribe.cli.options.audio import TranscriptOptions
 from reelscribe.cli.options.cluster import ClusterOptions
 from reelscribe.cli.options.run import RunOptions, beside_formats
 from reelscribe.cli.options.servers import (
@@ -98,7 +98,7 @@ def caption(
 def transcribe(
     run: RunOptions,
     subtitles: SubtitleOptions,
-    audio: AudioOptions,
+    audio: TranscriptOptions,
     summary: SummaryOptions,
     servers: ServerOptions,
     cluster: ClusterOptions,
@@ -133,7 +133,7 @@ def annotate(
     frames: FrameOptions,
     clips: ClipOptions,
     video: VideoOptions,
-    audio: AudioOptions,
+    audio: TranscriptOptions,
     summary: SummaryOptions,
     servers: ServerOptions,
     openai: OpenAIOptions,

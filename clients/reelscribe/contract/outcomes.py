@@ -174,7 +174,7 @@ class Silence(TimedText):
 
 @dataclass(frozen=True)
 class SpeechFailure(TimedText):
-    """The reason why a stretch of audio has no transcript."""
+    """The reason why a stretch of audio has no transcript, or one without the times that a second model gives words."""
 
     start: float
     """Presentation time at which it starts, in seconds."""

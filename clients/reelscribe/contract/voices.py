@@ -34,6 +34,11 @@ class ChunkVoices:
     embeddings: bytes
     """The embedding of each part, one after the other: (N, D) float16, little-endian."""
 
+    @property
+    def end(self) -> float:
+        """End of the last part, in seconds from the start of the chunk; 0 if there is none."""
+        return self.times[-1][1] if self.times else 0.0
+
     def vectors(self) -> NDArray[np.float32]:
         """Return the embeddings, (N, D)."""
         values = np.frombuffer(self.embeddings, "<f2").astype(np.float32)

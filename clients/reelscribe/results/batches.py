@@ -257,7 +257,10 @@ class TimedTranscript(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedAudioBatch(SavedBatch):
-    """The results of the samples from `first` to before `stop`; each chunk is in one of three lists."""
+    """The results of the samples from `first` to before `stop`; each chunk is in one of three lists.
+
+    A chunk whose words a second model could not align is in two: that of transcripts, and that of failures.
+    """
 
     transcripts: Sequence[TimedTranscript] = ()
     silences: Sequence[Silence] = ()

@@ -23,7 +23,7 @@ speech_option = partial(typer.Option, rich_help_panel=Heading.SPEECH)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioOptions:
+class TranscriptOptions:
     """The options for audio: what to transcribe, and how to cut and send it."""
 
     language: Annotated[

@@ -29,6 +29,8 @@ from reelscribe.run.tracks.medium import Medium
 PAUSE_SECONDS = 0.5
 """Longest pause of a speaker within a turn, in seconds."""
 
+_ROUNDING_SECONDS = 0.001  # by which a voice may end after its chunk
+
 _DECIMALS = 3  # of the times of turns, in seconds, as of those of segments
 
 
@@ -37,11 +39,15 @@ class SpeakerMedium(AudioMedium):
 
     kind: ClassVar[Kind] = "speakers"
     counts: ClassVar[Counts] = "seconds of voices"
-    lacks: ClassVar[str] = "voices"
     description_type = SpeakerModelDescription
 
     options: SpeakerOptions
     description: SpeakerModelDescription
+
+    @property
+    def lacks(self) -> str:
+        """Name of what a chunk lacks that the model could not answer."""
+        return "voices"
 
     @property
     def choice(self) -> str:
@@ -57,10 +63,13 @@ class SpeakerMedium(AudioMedium):
         chunks, failures = [], []
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = stretch.times(batch.sample_rate)
-            if isinstance(answer, ChunkVoices):
-                chunks.append(TimedVoices(start, end, answer))
-            else:
+            if isinstance(answer, RequestRefused):
                 failures.append(SpeechFailure(start, end, str(answer)))
+            elif answer.end - (end - start) > _ROUNDING_SECONDS:
+                why = f"speaker model: expected times within the {end - start:g} s of the chunk, got {answer.end:g}"
+                failures.append(SpeechFailure(start, end, why))
+            else:
+                chunks.append(TimedVoices(start, end, answer))
         silences = [Silence(*stretch.times(batch.sample_rate)) for stretch in batch.silent]
         return SavedVoiceBatch(batch.first, batch.stop, chunks=chunks, silences=silences, failures=failures)
 

@@ -211,7 +211,11 @@ class Track:
             raise Stopped
 
     def limit_requests(self, most: int) -> None:
-        """Set the largest number of unanswered requests, at least 1, within that of the client."""
+        """Set the largest number of unanswered requests for each model, at least 1, within that of its client.
+
+        A second model may have as many as the first, as the requests to each wait for workers of its own. A batch that
+        is followed up keeps its slot of shared memory, so together they are no more than there are slots.
+        """
         for client in self._clients:
             client.in_flight.set_max_limit(min(most, client.requests_in_flight))
 

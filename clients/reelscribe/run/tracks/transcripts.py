@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
 from reelscribe.client.models import SpeechClient
 from reelscribe.client.operations import Operation, SpokenChunk, aligning, transcribing
@@ -23,7 +23,7 @@ from reelscribe.contract.speech import (
 )
 from reelscribe.decode.audio import AudioTask
 from reelscribe.decode_pool.audio import DecodedAudioBatch
-from reelscribe.errors import RequestRefused, ServerError, UsageError, brief
+from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.records import Kind
@@ -37,7 +37,6 @@ class TranscriptMedium(AudioMedium):
 
     kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of audio"
-    lacks: ClassVar[str] = "transcript"
     extras = frozenset({"word_times"})
     description_type = SpeechDescription
 
@@ -52,6 +51,11 @@ class TranscriptMedium(AudioMedium):
             self.options.check_aligning(self.description, self.second)
             settings["align"] = {"model": [self.second.name, self.second.revision], **self.second.numerics()}
         return settings
+
+    @property
+    def lacks(self) -> str:
+        """Name of what a chunk lacks that a model could not answer."""
+        return "aligned transcript" if self.second else "transcript"
 
     @property
     def choice(self) -> str:
@@ -82,15 +86,18 @@ class TranscriptMedium(AudioMedium):
         words = {k: _words(each) for k, each in enumerate(answers) if isinstance(each, ChunkTranscript)}
         return {k: SpokenChunk(chunks[k], of_chunk) for k, of_chunk in words.items() if of_chunk}
 
-    def results(self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]) -> SavedAudioBatch:
-        """Return the transcripts of a batch, its silences, and the failures of its other chunks."""
+    def results(
+        self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | Unaligned | RequestRefused]
+    ) -> SavedAudioBatch:
+        """Return the transcripts of a batch, its silences, and the failures of its chunks."""
         transcripts, failures = [], []
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = stretch.times(batch.sample_rate)
-            if isinstance(answer, ChunkTranscript):
-                transcripts.append(TimedTranscript(start, end, answer, stretch.speaker))
-            else:
-                failures.append(SpeechFailure(start, end, str(answer), stretch.speaker))
+            transcript, why = answer if isinstance(answer, Unaligned) else (answer, answer)
+            if isinstance(transcript, ChunkTranscript):
+                transcripts.append(TimedTranscript(start, end, transcript, stretch.speaker))
+            if not isinstance(why, ChunkTranscript):
+                failures.append(SpeechFailure(start, end, str(why), stretch.speaker))
         silences = [Silence(*stretch.times(batch.sample_rate), stretch.speaker) for stretch in batch.silent]
         return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
 
@@ -220,21 +227,30 @@ def _words_of(segment: SpeechSegment) -> list[str]:
     return segment.text.split() if segment.words is None else [word.text for word in segment.words]
 
 
+class Unaligned(NamedTuple):
+    """A transcript whose words did not get their times from the model that was to align them."""
+
+    transcript: ChunkTranscript
+    """What the speech model heard, with the times that it has."""
+    why: str
+    """What the other one answered."""
+
+
 def _with_aligned(
     transcript: ChunkTranscript, aligned: ChunkTranscript | RequestRefused
-) -> ChunkTranscript | RequestRefused:
+) -> ChunkTranscript | Unaligned:
     """Return a transcript whose words have the times of the aligned ones, and whose segments have those of their words.
 
-    It is the transcript itself if its words could not be aligned, and the refusal if the model has refused to.
+    It is the transcript itself if its chunk is too short for its words.
     """
     if isinstance(aligned, RequestRefused):
-        return RequestRefused(aligned.status, f"its words were not aligned ({aligned})", permanent=aligned.permanent)
+        return Unaligned(transcript, f"align model: {aligned}")
     if not aligned.segments:
         return transcript
     timed = [word for segment in aligned.segments for word in segment.words or ()]
     words = _words(transcript)
     if len(timed) != len(words):
-        raise ServerError(f"align model: expected the times of {len(words)} words, got {len(timed)}")
+        return Unaligned(transcript, f"align model: expected the times of {len(words)} words, got {len(timed)}")
     left = zip(words, timed, strict=True)
     segments = []
     for segment in transcript.segments:
