@@ -66,7 +66,18 @@ def test_a_csv_has_a_row_for_each_utterance(tmp_path):
     out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
     assert sorted(files(out)) == ["sources.csv", "transcript.csv"]
     assert rows(out / "transcript.csv") == [
-        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob", "speaker", "flags"],
+        [
+            "source",
+            "start",
+            "end",
+            "text",
+            "language",
+            "language_probability",
+            "avg_logprob",
+            "no_speech_prob",
+            "speaker",
+            "flags",
+        ],
         ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25", "", ""],
         ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25", "", ""],
         ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", "", "", "no-speech"],
@@ -119,7 +130,7 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
         *(text, seconds, seconds, text, text, seconds, seconds, text, flags, word, text, text, text)
     ]
     assert {field.name for field in table.schema if field.nullable} == {
-        *("language", "avg_logprob", "no_speech_prob", "speaker", "words", "sha256")
+        *("language", "language_probability", "avg_logprob", "no_speech_prob", "speaker", "words", "sha256")
     }
     assert [tuple(row.values()) for row in table.to_pylist()] == [
         ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, [], None, "00ff", "some/whisper", "def"),

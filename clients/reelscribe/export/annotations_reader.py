@@ -337,6 +337,7 @@ def _transcript(value: Any, models: Mapping[str, Model], drop_doubtful: bool) ->
                 no_speech_prob=_probability(item["no_speech_prob"]),
                 words=None if item["words"] is None else tuple(map(_word, item["words"])),
                 avg_logprob=_logprob(item["avg_logprob"]),
+                language_probability=_probability(item.get("language_probability")),
                 speaker=None if item.get("speaker") is None else _text(item["speaker"]),
                 flags=_flags(item),
             )

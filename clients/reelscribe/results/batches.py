@@ -403,6 +403,7 @@ def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
         segment.avg_logprob,
         chunk.speaker,
         chunk.transcript.compression_ratio,
+        chunk.transcript.language_probability,
     )
 
 

@@ -29,7 +29,9 @@ class AudioOptions:
     language: Annotated[
         str | None,
         speech_option(
-            metavar="CODE", help="Language of all speech, such as en. By default it is detected in each chunk."
+            metavar="CODE",
+            help="Language of all speech, such as en; of several, such as en,de, it is detected in each chunk, and by"
+            " default of all.",
         ),
     ] = None
     task: Annotated[
