@@ -136,7 +136,10 @@ class AudioOptions:
     chunks_per_request: Annotated[
         int,
         speed_option(
-            min=1, metavar="N", help="Largest number of chunks in one request; fewer if they would exceed 8 MB."
+            min=1,
+            metavar="N",
+            help="Largest number of chunks in one request, which share a language where one is unsure; fewer if they"
+            " would exceed 8 MB.",
         ),
     ] = 8
     audio_workers: Annotated[
