@@ -78,6 +78,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             prompt_tokens=model.prompt_tokens,
             beams=model.beams,
             aligns=model.aligns,
+            detects_among=model.detects_among,
             generation=model.generation,
             dtype=model.dtype,
             engine=settings.engine,

@@ -41,6 +41,7 @@ class EmulatedModel:
     word_times = False
     beams = 1
     aligns = False
+    detects_among = False
     max_chunks = 64
 
     def __init__(self, speed: float) -> None:

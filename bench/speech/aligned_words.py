@@ -46,10 +46,10 @@ def aligned(
     medium: TranscriptMedium, ctc: LocalSpeech, chunks: Sequence[SampleArray], transcripts: Sequence[ChunkTranscript]
 ) -> list[ChunkTranscript]:
     """Return transcripts with aligned words, as a run makes them."""
-    (follow_up,) = medium.follow_ups()
-    assert follow_up.operation, "aligning has an operation of its own"
-    pack = follow_up.operation().pack
-    asked = list(follow_up.ask(chunks, transcripts).items())
+    (follow_up,) = medium.follow_ups(chunks, transcripts)
+    assert follow_up.of_second_model, "aligning is what another model does"
+    pack = follow_up.of_second_model().pack
+    asked = list(follow_up.asked.items())
     merged = list(transcripts)
     for at in range(0, len(asked), CHUNKS_PER_REQUEST):
         numbers, items = zip(*asked[at : at + CHUNKS_PER_REQUEST], strict=True)

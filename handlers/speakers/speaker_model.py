@@ -63,6 +63,7 @@ class SpeakerModel:
     word_times = False
     beams = 1
     aligns = False
+    detects_among = False
 
     def __init__(self, settings: SpeakerSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the weights, and listen to noise.

@@ -85,6 +85,10 @@ class ModelCapabilities(Protocol):
     def aligns(self) -> bool:
         """True if the model can tell when given words are spoken."""
 
+    @property
+    def detects_among(self) -> bool:
+        """True if the model can detect which of several languages is spoken that a request names."""
+
     def check_previous_text(self, text: str) -> None:
         """Raise PromptError if the model cannot take a text for what was said before a chunk."""
 
@@ -226,13 +230,9 @@ class AudioReader:
         """
         checked = TranscriptionOptions(**{name: value for name, value in options.items() if value is not None})
         model = self._model
-        for name, value, supported in (
-            ("language", checked.language, model.languages),
-            ("task", checked.task, model.tasks),
-        ):
-            if value is not None and (type(value) is not str or value not in supported):
-                allowed = ", ".join(supported) or "none, as this model does not say which language it knows"
-                raise SpeechError(f"{name}: expected one of {allowed}; got {kind_of(value)}")
+        self._check_language(checked)
+        if type(checked.task) is not str or checked.task not in model.tasks:
+            raise SpeechError(f"task: expected one of {', '.join(model.tasks)}; got {kind_of(checked.task)}")
         if type(checked.word_times) is not bool:
             raise SpeechError(f"word_times: expected true or false, got {kind_of(checked.word_times)}")
         if checked.word_times and not model.word_times:
@@ -246,6 +246,15 @@ class AudioReader:
         if checked.previous_text:
             model.check_previous_text(checked.previous_text)
         return checked
+
+    def _check_language(self, options: TranscriptionOptions) -> None:
+        """Raise SpeechError for a language that the model does not know, or for several if it cannot choose."""
+        language, known = options.language, self._model.languages
+        if language is not None and (type(language) is not str or not set(options.languages) <= set(known)):
+            allowed = ", ".join(known) or "none, as this model does not say which language it knows"
+            raise SpeechError(f"language: expected one of {allowed}; got {kind_of(language)}")
+        if len(options.languages) > 1 and not self._model.detects_among:
+            raise SpeechError("language: expected one code, as this model cannot detect which of several is spoken")
 
 
 class SpeechOfFiles(FileKind):

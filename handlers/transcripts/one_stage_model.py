@@ -44,6 +44,7 @@ class OneStageModel(ABC, Generic[Answer]):
     prompt_tokens = 0
     beams = 1
     aligns = False
+    detects_among = False
     generation: dict[str, Any]
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:

@@ -112,6 +112,8 @@ class SpeechModel(Protocol):
     """The most beams that a request may ask for."""
     aligns: bool
     """True if the model can tell when given words are spoken."""
+    detects_among: bool
+    """True if the model can detect which of several languages is spoken that options name."""
     generation: dict[str, Any]
     """All other settings that influence transcripts; they are part of the description."""
     revision: str
@@ -170,7 +172,7 @@ def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTra
     Returns:
         A transcript whose times count from the start of the whole. Of the chunks with text, it has the lowest average
         log-probability, the highest compression ratio and temperature, and the language of the first. Of all chunks, it
-        has the lowest probability of no speech.
+        has the lowest probability of no speech, and of a language.
     """
     if len(parts) == 1 and parts[0][0] == 0:
         return parts[0][1]
@@ -185,6 +187,7 @@ def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTra
         avg_logprob=_of_known(min, (t.avg_logprob for t in with_text)),
         compression_ratio=_of_known(max, (t.compression_ratio for t in with_text)),
         temperature=_of_known(max, (t.temperature for t in with_text)),
+        language_probability=_of_known(min, (t.language_probability for t in transcripts)),
     )
 
 

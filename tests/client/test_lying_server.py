@@ -185,6 +185,7 @@ async def test_a_refusal_is_shown_in_few_printable_characters():
 
 SPEECH_LIES = {
     "language": [["en"], "xx", 7],
+    "language_probability": [2, -1, "0.5", True],
     "text": [None, 7],
     "no_speech_prob": [2, -1, "0.5", True],
     "avg_logprob": [1, "x"],

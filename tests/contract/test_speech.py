@@ -18,6 +18,7 @@ TRANSCRIPT = ChunkTranscript(
     avg_logprob=-0.25,
     compression_ratio=1.5,
     temperature=0.0,
+    language_probability=0.75,
 )
 TRANSCRIPT_JSON = TRANSCRIPT.to_json()
 

@@ -90,6 +90,18 @@ def test_words_have_the_times_of_a_model_that_aligns_them(server, media, annotat
     assert (refused.exit_code, "expected one with a CTC head" in refused.stderr) == (2, True)
 
 
+def test_a_language_is_detected_among_all_or_some_or_given(server, media, tmp_path):
+    def languages(*options: str) -> list[tuple[str, float | None]]:
+        out = tmp_path / "-".join(("out", *options))
+        assert server.run("transcribe", media / "phrases.ogg", "--out", out, *options).exit_code == 0
+        return [(each["language"], each["language_probability"]) for each in read_records(out)[0]["segments"]]
+
+    of_all, of_two = languages(), languages("--language", "de,en")
+    assert {language for language, _ in of_all + of_two} == {"en"}
+    assert all(0.5 < one <= other <= 1 for (_, one), (_, other) in zip(of_all, of_two, strict=True))
+    assert set(languages("--language", "en")) == {("en", None)}
+
+
 def test_a_row_of_a_list_gives_what_the_options_of_a_command_give(server, media, tmp_path):
     table, spoken = tmp_path / "films.csv", media / "spoken.mp4"
     table.write_text(f"path,language,start,end\n{spoken},en,2,5\n{media / 'old.avi'},xx,,\n")

@@ -66,10 +66,13 @@ def test_a_csv_has_a_row_for_each_utterance(tmp_path):
     out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
     assert sorted(files(out)) == ["sources.csv", "transcript.csv"]
     assert rows(out / "transcript.csv") == [
-        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob", "speaker", "flags"],
-        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25", "", ""],
-        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25", "", ""],
-        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", "", "", "no-speech"],
+        [
+            *("source", "start", "end", "text", "language", "language_probability"),
+            *("avg_logprob", "no_speech_prob", "speaker", "flags"),
+        ],
+        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "0.75", "-0.5", "0.25", "", ""],
+        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "0.75", "-0.5", "0.25", "", ""],
+        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", "", "", "", "no-speech"],
     ]
 
 
@@ -116,22 +119,19 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
     word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text, "probability": seconds}))
     flags = pa.list_(text)
     assert table.schema.types == [
-        *(text, seconds, seconds, text, text, seconds, seconds, text, flags, word, text, text, text)
+        *(text, seconds, seconds, text, text, seconds, seconds, seconds, text, flags, word, text, text, text)
     ]
     assert {field.name for field in table.schema if field.nullable} == {
-        *("language", "avg_logprob", "no_speech_prob", "speaker", "words", "sha256")
+        *("language", "language_probability", "avg_logprob", "no_speech_prob", "speaker", "words", "sha256")
     }
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, [], None, "00ff", "some/whisper", "def"),
+        ("a.mp4", 0, 1, "go", "en", 0.75, -0.5, 0.25, None, [], None, "00ff", "some/whisper", "def"),
         (
             "b.mp4",
             0,
             1,
             "=three \\udce9",
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
             [],
             [words[0], words[1] | {"text": "\\udce9"}],
             "00ff",
@@ -196,7 +196,7 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     value = both(record("a.mp4", "a dog"), transcript_record("a.mp4", "three"))
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
     assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5", ""]
-    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25", "", ""]
+    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "0.75", "-0.5", "0.25", "", ""]
     assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], CueRules(made_from="transcript")) == [
         out / "captions.csv",
         out / "sources.csv",

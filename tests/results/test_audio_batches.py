@@ -135,13 +135,14 @@ def test_the_json_of_a_batch_has_a_list_for_each_chunk():
     )
     assert batch.results_to_json() == (
         '[[[0.0,5.0,{"text":"","language":null,"segments":[],"no_speech_prob":null,"avg_logprob":null,'
-        '"compression_ratio":null,"temperature":null}]],[[5.0,6.0]],[[6.0,7.0,"x"]]]'
+        '"compression_ratio":null,"temperature":null,"language_probability":null}]],[[5.0,6.0]],[[6.0,7.0,"x"]]]'
     )
 
 
 def test_a_batch_is_equal_after_it_was_saved_and_restored():
     text = "«étoile»\n\x00 half a surrogate pair: \ud83d"
     figures = {"no_speech_prob": 0.1, "avg_logprob": -0.3, "compression_ratio": 1.2, "temperature": 0.0}
+    figures["language_probability"] = 0.75
     odd = transcript(SpeechSegment(0.0, 1 / 3, text, (Word(0.0, 1 / 3, text),)), language=None, **figures)
     batch = SavedAudioBatch(
         0,

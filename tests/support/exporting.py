@@ -113,14 +113,12 @@ def annotations(folder, records):
 
 def transcript_record(path="clip.mp4", *texts, start=0.0, **changes):
     """A record of a transcript; each text is spoken for a second, from `start` on."""
+    heard = {"language": "en", "language_probability": 0.75, "avg_logprob": -0.5, "no_speech_prob": 0.25}
     speech = {
         "media": None,
         "audio": audio(start),
         "caption_settings": None,
-        "segments": [
-            utterance(start + k, start + k + 1, text) | {"language": "en", "avg_logprob": -0.5, "no_speech_prob": 0.25}
-            for k, text in enumerate(texts)
-        ],
+        "segments": [utterance(start + k, start + k + 1, text) | heard for k, text in enumerate(texts)],
         "speech_settings": "50",
     }
     return record(path, **speech) | changes

@@ -144,7 +144,7 @@ def transcribing(
     settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
     languages: set[str | None] | None = None
     if description and description.languages is not None:
-        languages = {*description.languages, description.language, options.language if options else None, None}
+        languages = {*description.languages, description.language, *(options.languages if options else ()), None}
 
     def parse(value: Any, count: int) -> list[ChunkTranscript]:
         transcripts = [ChunkTranscript.from_json(each) for each in _list_of(count, "transcripts", value)]

@@ -269,6 +269,8 @@ class SpeechDescription(ModelDescription):
     """Largest number of beams that a request may ask for."""
     aligns: bool = False
     """True if the model can tell when given words are spoken."""
+    detects_among: bool = False
+    """True if the model can detect which of several languages is spoken that a request names."""
 
     def check(self) -> None:
         """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""

@@ -133,6 +133,8 @@ class _Spoken(TimedText):
     compression_ratio: float | None = None
     """Size of the text of its chunk divided by its compressed size, as Whisper defines it; high if the text repeats
     itself; None if the model computes none."""
+    language_probability: float | None = None
+    """Probability (0 to 1) of the language; None if it was given or that of the chunks around, or is not known."""
 
     @property
     def line(self) -> str:

@@ -69,7 +69,8 @@ class TranscriptionOptions:
     """Options of a request to a speech model."""
 
     language: str | None = None
-    """Code of the spoken language, such as "en"; None for the model's own setting, which may be to detect it."""
+    """Code of the spoken language, such as "en"; several with commas between, such as "en,de", of which it is detected;
+    None for the model's own setting, which may be to detect it among all."""
     task: str = "transcribe"
     """Either "transcribe" for text in the spoken language, "translate" for English text, or "both"."""
     word_times: bool = False
@@ -87,6 +88,11 @@ class TranscriptionOptions:
         if self.beams == 1:  # as in requests and settings of results from before there were more
             del fields["beams"]
         return fields
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of the languages that may be spoken; empty for the model's own setting."""
+        return () if self.language is None else tuple(self.language.split(","))
 
     @property
     def previous_text(self) -> str:
@@ -169,6 +175,9 @@ class ChunkTranscript:
     translation: ChunkTranscript | None = None
     """The same speech in English, in segments of its own, whose language is the one that is spoken; None unless the
     request asked for both."""
+    language_probability: float | None = None
+    """Probability (0 to 1) of the language among those that may be spoken; None if it was not detected, or the model
+    does not say."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
@@ -202,6 +211,7 @@ class ChunkTranscript:
         read_text("text", transcript.text)
         if transcript.language is not None:
             read_text("language", transcript.language)
+        read_confidence("language_probability", transcript.language_probability)
         read_confidence("no_speech_prob", transcript.no_speech_prob)
         read_confidence("avg_logprob", transcript.avg_logprob)
         for name in ("compression_ratio", "temperature"):

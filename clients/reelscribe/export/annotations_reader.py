@@ -353,6 +353,7 @@ def _utterances(items: Any, drop_doubtful: bool) -> list[FlaggedUtterance]:
             no_speech_prob=_probability(item["no_speech_prob"]),
             words=None if item["words"] is None else tuple(map(_word, item["words"])),
             avg_logprob=_logprob(item["avg_logprob"]),
+            language_probability=_probability(item.get("language_probability")),
             speaker=None if item.get("speaker") is None else _text(item["speaker"]),
             flags=_flags(item),
         )

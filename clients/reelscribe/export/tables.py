@@ -118,6 +118,7 @@ _SPEECH: tuple[Column[FlaggedUtterance], ...] = (
     Column("end", "number", lambda source, utterance: utterance.end),
     Column("text", "text", lambda source, utterance: utterance.text),
     Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
+    Column("language_probability", "number", lambda source, utterance: utterance.language_probability, nullable=True),
     Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
     Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
     Column("speaker", "text", lambda source, utterance: utterance.speaker, nullable=True),

@@ -418,6 +418,7 @@ def _spoken(
             segment.avg_logprob,
             chunk.speaker,
             transcript.compression_ratio,
+            transcript.language_probability,
         )
         for segment in transcript.segments
         if segment.text

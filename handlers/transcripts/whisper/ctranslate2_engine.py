@@ -158,13 +158,11 @@ class CTranslate2Batch:
             suppress_tokens=[],
         )
 
-    def detect_languages(self) -> list[str]:
-        """Return the code of each window's most probable language; see `WindowBatch`."""
-        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
-        if not ids:
-            return list(codes) * len(self)
+    def language_logits(self) -> Tensor:
+        """Return the logits of the languages in each window; see `WindowBatch`."""
+        ids = list(self._engine.tokens.language_ids.values())
         # CTranslate2's own detection is only for models with the vocabulary of OpenAI.
-        return [codes[int(_array(result.logits[0][0]).ravel()[ids].argmax())] for result in self._first_steps]
+        return torch.from_numpy(np.stack([_array(step.logits[0][0]).ravel()[ids] for step in self._first_steps]))
 
     def generate(
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1

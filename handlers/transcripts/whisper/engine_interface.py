@@ -1,6 +1,6 @@
 """The interface between the engines of a Whisper and all that reelscribe adds to them.
 
-An engine encodes windows, detects their languages, generates tokens and aligns them with the audio. Cutting audio into
+An engine encodes windows, scores their languages, generates tokens and aligns them with the audio. Cutting audio into
 windows, temperatures and thresholds, segments and words are the same with every engine (transcriber.py).
 """
 
@@ -43,8 +43,8 @@ class WindowBatch(Protocol):
     def select(self, rows: Sequence[int]) -> WindowBatch:
         """Return some of the windows."""
 
-    def detect_languages(self) -> list[str]:
-        """Return the code of each window's most probable language; English-only models need not run."""
+    def language_logits(self) -> Tensor:
+        """Return the logits of the languages of a multilingual model in each window, (B, languages), on the CPU."""
 
     def generate(
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1

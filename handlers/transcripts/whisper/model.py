@@ -111,6 +111,7 @@ class WhisperModel:
                 f"YAML, handler, language: expected one of {', '.join(self.languages)}, got {settings.language}"
             )
         self.language = self.languages[0] if len(self.languages) == 1 else settings.language
+        self.detects_among = len(self.languages) > 1
         self.word_times = self.engine.word_times
         self.generation = {**{name: getattr(settings, name) for name in _DESCRIBED_SETTINGS}, **settings.generation}
 

@@ -1,6 +1,6 @@
 """The engine torch: a Whisper of transformers.
 
-Language detection, the probability of no speech and the average log-probability are those of openai/whisper
+The logits of languages, the probability of no speech and the average log-probability are those of openai/whisper
 (decoding.py). The rules for timestamps and suppressed tokens are those of transformers.
 """
 
@@ -130,12 +130,9 @@ class TorchBatch:
         logits: Tensor = output.logits[:, 0].float()
         return logits
 
-    def detect_languages(self) -> list[str]:
-        """Return the code of each window's most probable language; see `WindowBatch`."""
-        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
-        if not ids:
-            return list(codes) * len(self)
-        return [codes[i] for i in self._first_logits[:, ids].argmax(-1).tolist()]
+    def language_logits(self) -> Tensor:
+        """Return the logits of the languages in each window; see `WindowBatch`."""
+        return self._first_logits[:, list(self._engine.tokens.language_ids.values())].cpu()
 
     def generate(
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int], beams: int = 1

@@ -20,6 +20,7 @@ from reelscribe.contract.speech import ENGLISH, ChunkTranscript, SpeechSegment, 
 from runtime.second_stage import TensorTree
 from transcripts.speech_model import Samples, SpeechSettings, round_seconds
 from transcripts.whisper.engine_interface import DecodedTokens, WhisperEngine, WindowBatch
+from transcripts.whisper.languages import SpokenLanguage, spoken_languages
 from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.tokens import split_segments
 from transcripts.whisper.word_alignment import time_words
@@ -209,15 +210,16 @@ class WindowTranscriber:
             return {"windows": [window.to_tree() for window in self._transcribe(windows, batch)]}
 
     def _transcribe(self, windows: list[Window], batch: WindowBatch) -> list[TranscribedWindow]:
-        given = [window.options.language or self._settings.language for window in windows]
-        detected = [""] * len(windows) if all(given) else batch.detect_languages()
-        languages = [known or found for known, found in zip(given, detected, strict=True)]
+        known = self._engine.tokens.languages
+        usual = known if self._settings.language is None else (self._settings.language,)
+        spoken = spoken_languages(batch, known, [window.options.languages or usual for window in windows])
+        languages = [each.code for each in spoken]
         results, token_counts = self._generate(windows, languages, batch)
         self._drop_invented(windows, languages, batch, results, token_counts)
         return [
             self._decode(window, language, batch, row, result, token_count)
             for row, (window, language, result, token_count) in enumerate(
-                zip(windows, languages, results, token_counts, strict=True)
+                zip(windows, spoken, results, token_counts, strict=True)
             )
         ]
 
@@ -306,7 +308,7 @@ class WindowTranscriber:
     def _decode(
         self,
         window: Window,
-        language: str,
+        language: SpokenLanguage,
         batch: WindowBatch,
         row: int,
         result: _DecodingResult,
@@ -316,12 +318,13 @@ class WindowTranscriber:
         duration = window.duration
         empty = ChunkTranscript(
             text="",
-            language=language,
+            language=language.code,
             segments=(),
             no_speech_prob=round_confidence(result.no_speech_prob),
             avg_logprob=round_confidence(result.avg_logprob),
             compression_ratio=round(result.compression_ratio, 3),
             temperature=result.temperature,
+            language_probability=language.probability,
         )
         if self._is_no_speech(result):
             return TranscribedWindow(empty, duration, token_count)
@@ -329,9 +332,9 @@ class WindowTranscriber:
         texts = [self._text(segment.tokens) for segment in segments]
         words: Sequence[tuple[Word, ...] | None] = [None] * len(segments)
         if window.options.word_times and segments:
-            prompt = self._engine.tokens.prompt(language, window.options.task, timestamps=False)
+            prompt = self._engine.tokens.prompt(language.code, window.options.task, timestamps=False)
             aligned = batch.select([row]).align(prompt, segments, duration)
-            written = ENGLISH if window.options.task == "translate" else language
+            written = ENGLISH if window.options.task == "translate" else language.code
             words = time_words(self._tokenizer, segments, aligned, written)
         speech_segments = tuple(
             SpeechSegment(

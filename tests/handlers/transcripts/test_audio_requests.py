@@ -6,7 +6,7 @@ import pytest
 
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
-from reelscribe.errors import PromptError
+from reelscribe.errors import PromptError, SpeechError
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader, AudioRequest
 from worker.request_batch import RequestBatch, Unread
@@ -25,6 +25,7 @@ class Model:
     word_times: bool = True
     beams: int = 5
     aligns: bool = True
+    detects_among: bool = True
 
     def check_previous_text(self, text: str) -> None:
         if len(text) > 40:
@@ -173,6 +174,7 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
         (chunks(LOUD), 422, "SpeechError", "from -1 to 1, got larger ones; divide by full scale, 32768"),
         (chunks(NAN), 422, "SpeechError", "NaN or infinity"),
         (chunks(TONE, language="xx"), 422, "SpeechError", "language: expected one of en, de; got str of length 2"),
+        (chunks(TONE, language="en,xx"), 422, "SpeechError", "language: expected one of en, de; got str of length 5"),
         (chunks(TONE, language=TONE), 422, "SpeechError", "language: expected one of en, de; got ndarray"),
         (
             chunks(TONE, task="sing"),
@@ -228,6 +230,13 @@ def test_options_that_a_model_does_not_support_are_refused(option, reason):
     (answer,) = parsed(RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {}))
     assert context.statuses == {0: 422}
     assert reason in answer["error"]["message"]
+
+
+def test_several_languages_are_for_models_that_detect_which_is_spoken():
+    (chunk,) = read(chunks(TONE, language="en,de"), {}).items
+    assert chunk.options.languages == ("en", "de")
+    with pytest.raises(SpeechError, match="language: expected one code, as this model cannot detect which of several"):
+        reader(Model(detects_among=False))(chunks(TONE, language="en,de"), {})
 
 
 def test_a_float_may_overshoot_a_little_as_lossy_codecs_do():

@@ -34,3 +34,8 @@ def test_its_language_is_that_of_the_first_chunk_with_text():
         [(0.0, transcript("", "cy")), (5.0, transcript("赤い", "ja")), (9.0, transcript("丸", "ja"))]
     )
     assert (whole.language, whole.text) == ("ja", "赤い丸")
+
+
+def test_a_remainder_in_the_language_of_its_beginning_leaves_the_probability_as_it_was():
+    parts = [(0.0, transcript("a", "en", language_probability=0.75)), (5.0, transcript("b", "en"))]
+    assert join_transcripts(parts).language_probability == 0.75

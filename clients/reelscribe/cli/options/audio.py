@@ -29,7 +29,9 @@ class TranscriptOptions:
     language: Annotated[
         str | None,
         speech_option(
-            metavar="CODE", help="Language of all speech, such as en. By default it is detected in each chunk."
+            metavar="CODE",
+            help="Language of all speech, such as en; of several, such as en,de, it is detected in each chunk, and by"
+            " default of all.",
         ),
     ] = None
     task: Annotated[
@@ -134,7 +136,10 @@ class TranscriptOptions:
     chunks_per_request: Annotated[
         int,
         speed_option(
-            min=1, metavar="N", help="Largest number of chunks in one request; fewer if they would exceed 8 MB."
+            min=1,
+            metavar="N",
+            help="Largest number of chunks in one request, which share a language where one is unsure; fewer if they"
+            " would exceed 8 MB.",
         ),
     ] = 8
     audio_workers: Annotated[

@@ -81,7 +81,8 @@ class AudioOptions(Options):
     vad: bool = field(default=False, kw_only=True)
     """True if chunks in which a voice activity detector finds no voice are not sent either."""
     chunks_per_request: int = field(default=MAX_CHUNKS_PER_REQUEST, kw_only=True)
-    """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
+    """Largest number of chunks in one request; fewer where they would exceed 8 MB. Where a language is unsure, those of
+    a source in one request are the chunks around."""
     audio_workers: int = field(default=2, kw_only=True)
     """Number of processes that decode audio."""
 

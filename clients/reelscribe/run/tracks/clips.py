@@ -76,9 +76,11 @@ class ClipMedium(Medium):
         """Return the operation that describes clips."""
         return describing_clips(self.description, self.options.json_schema)
 
-    def follow_ups(self) -> Sequence[FollowUp]:
+    def follow_ups(
+        self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]
+    ) -> Sequence[FollowUp]:
         """Ask once more about clips whose answers cannot be used."""
-        return [FollowUp(self._retries)]
+        return [FollowUp(self._retries(items, answers))]
 
     def _retries(
         self, items: Sequence[Clip], answers: Sequence[ClipDescription | RequestRefused]

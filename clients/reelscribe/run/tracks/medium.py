@@ -9,7 +9,7 @@ only puts them together for programs. All else is the same for all media, and in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -34,14 +34,15 @@ from reelscribe.thumbnails.store import ThumbnailTask
 class FollowUp:
     """What is asked about the items of a batch once they are answered, while their slot is still held."""
 
-    ask: Callable[[Any, Sequence[Any]], Mapping[int, Any]]
-    """Returns what is asked, by the numbers of the items that it is about, from all items and their answers so far."""
+    asked: Mapping[int, Any]
+    """What is asked, by the numbers of the items that it is about; may be empty."""
     merge: Callable[[Any, Any], Any] = lambda _, second: second
     """Returns the answer to an item from its answer so far and the second one, or the RequestRefused in its place."""
-    operation: Callable[[], Operation[Any, Any]] | None = None
-    """Returns the operation; None for that of the first requests, which this then joins."""
-    second_model: bool = False
-    """Whether the second model of the track is asked."""
+    medium: Medium | None = None
+    """The medium with the options of the question, which joins the first requests of sources that have these; None for
+    the options of the source."""
+    of_second_model: Callable[[], Operation[Any, Any]] | None = None
+    """Returns the operation that the second model of the track is asked for; None if the first is asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +239,13 @@ class Medium(ABC):
         """Return the operation with which the model answers the items of batches; None if it needs no model."""
         return None
 
-    def follow_ups(self) -> Sequence[FollowUp]:
-        """Return what is asked once the items of a batch are answered, one after the other."""
+    def follow_ups(self, items: Any, answers: Sequence[Any]) -> Iterable[FollowUp]:  # noqa: ARG002 - few ask again
+        """Return what is asked once the items of a batch are answered, one after the other.
+
+        Args:
+            items: The items.
+            answers: The answer to each so far, which the next follow-up finds as the last one has left it.
+        """
         return ()
 
     def results(self, batch: Any, answers: Sequence[Any]) -> SavedBatch:

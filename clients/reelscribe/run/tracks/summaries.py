@@ -202,9 +202,11 @@ class SummaryMedium(Medium):
         """Return the operation that asks for a summary."""
         return chatting(self.description, SUMMARY_SCHEMA)
 
-    def follow_ups(self) -> Sequence[FollowUp]:
+    def follow_ups(
+        self, items: Sequence[str], answers: Sequence[ClipDescription | RequestRefused]
+    ) -> Sequence[FollowUp]:
         """Ask once more for summaries that cannot be used."""
-        return [FollowUp(self._retries)]
+        return [FollowUp(self._retries(items, answers))]
 
     def _retries(self, items: Sequence[str], answers: Sequence[ClipDescription | RequestRefused]) -> Mapping[int, str]:
         """Return the prompts whose answers do not fit the schema, with the reason why."""

@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Protocol, Self
 from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
+from reelscribe.client.operations import Operation
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Header, Section, Source, VideoInfo, content_name
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
@@ -39,7 +40,7 @@ from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.medium import FollowUp, Medium, Options
+from reelscribe.run.tracks.medium import Medium, Options
 from reelscribe.run.tracks.planned import PlannedTrack, resolved
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -101,7 +102,7 @@ class Track:
         self._clients: list[ModelClient[Any]] = [client] if client else []
         """That client, and after entry that of the second model, if there is one."""
         self._joined: dict[Hashable, JoinedRequests[Any, Any]] = {}
-        """What forms requests, for each `Options.request_key` and operation; none without a model."""
+        """What forms requests, for each `Options.request_key` and of the two models; none without a model."""
         self._requests_for_each = 2
         """Number of requests that keep a worker busy."""
         self._thumbnails: tuple[str, int | None] | None = None
@@ -328,16 +329,17 @@ class Track:
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
 
-    def _requests(self, medium: Medium, follow_up: FollowUp | None = None) -> JoinedRequests[Any, Any]:
-        """Return what forms the requests of sources with such options, or those that follow up their answers."""
-        of_second = follow_up is not None and follow_up.second_model
-        key = (medium.options.request_key, of_second)
+    def _requests(
+        self, medium: Medium, of_second_model: Callable[[], Operation[Any, Any]] | None = None
+    ) -> JoinedRequests[Any, Any]:
+        """Return what forms the requests of sources with such options, or those to the second model."""
+        key = (medium.options.request_key, of_second_model is not None)
         if not (joined := self._joined.get(key)):
-            operation = follow_up.operation() if follow_up and follow_up.operation else medium.operation()
+            operation = of_second_model() if of_second_model else medium.operation()
             assert self._clients, "there is a model"
             assert operation, "it answers something"
             client, description = (
-                (self._clients[-1], medium.second) if of_second else (self._clients[0], medium.description)
+                (self._clients[-1], medium.second) if of_second_model else (self._clients[0], medium.description)
             )
             most, nbytes = medium.options.batch_size(description), self.pool.slot_bytes
             joined = JoinedRequests(client, operation, max_items=most, max_bytes=nbytes)
@@ -351,13 +353,13 @@ class Track:
 
     async def _followed_up(self, medium: Medium, items: Any, answers: list[Any]) -> list[Any]:
         """Ask what follows the answers to items, and return the answers to all."""
-        for follow_up in medium.follow_ups():
-            if asked := follow_up.ask(items, answers):
-                joined = self._requests(medium, follow_up)
-                second = await joined.add(list(asked.values()))
+        for follow_up in medium.follow_ups(items, answers):
+            if follow_up.asked:
+                joined = self._requests(follow_up.medium or medium, follow_up.of_second_model)
+                second = await joined.add(list(follow_up.asked.values()))
                 if not self._reading:
                     joined.flush()
-                for k, answer in zip(asked, await second, strict=True):
+                for k, answer in zip(follow_up.asked, await second, strict=True):
                     answers[k] = follow_up.merge(answers[k], answer)
         return answers
 

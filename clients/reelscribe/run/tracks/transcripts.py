@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -30,6 +31,10 @@ from reelscribe.results.records import Kind
 from reelscribe.run.tracks.audio import AudioMedium, AudioOptions, Description
 from reelscribe.run.tracks.medium import FollowUp, Medium
 from reelscribe.run.tracks.track import Track
+
+LEAST_LANGUAGE_PROBABILITY = 0.5
+"""A chunk whose detected language is less probable takes that of the chunks around it. It is the threshold from which
+faster-whisper trusts a window's language (language_detection_threshold); none was measured here."""
 
 
 class TranscriptMedium(AudioMedium):
@@ -72,19 +77,22 @@ class TranscriptMedium(AudioMedium):
         """Return the operation that transcribes chunks."""
         return transcribing(self.description, self.description.sample_rate, self.options.transcription)
 
-    def follow_ups(self) -> Sequence[FollowUp]:
-        """Align the words of transcripts."""
-        if not self.second:
-            return ()
-        operation = partial(aligning, self.description.sample_rate)
-        return [FollowUp(self._spoken, _with_aligned, operation, second_model=True)]
-
-    def _spoken(
-        self, chunks: Sequence[SampleArray], answers: Sequence[ChunkTranscript | RequestRefused]
-    ) -> Mapping[int, SpokenChunk]:
-        """Return the chunks in which something is said, with their words."""
-        words = {k: _words(each) for k, each in enumerate(answers) if isinstance(each, ChunkTranscript)}
-        return {k: SpokenChunk(chunks[k], of_chunk) for k, of_chunk in words.items() if of_chunk}
+    def follow_ups(
+        self, items: Sequence[SampleArray], answers: Sequence[ChunkTranscript | RequestRefused]
+    ) -> Iterator[FollowUp]:
+        """Ask again in the language of the chunks around where the detected one is unsure; then align words."""
+        if language := _language_of_sure(items, answers):
+            unsure = {
+                k: items[k]
+                for k, each in _transcripts(answers)
+                if not _is_sure(each) and each.language not in (None, language)
+            }
+            yield FollowUp(unsure, medium=self.for_source({"language": language}))
+        if self.second:
+            words = {k: of_chunk for k, each in _transcripts(answers) if (of_chunk := _words(each))}
+            spoken = {k: SpokenChunk(items[k], of_chunk) for k, of_chunk in words.items()}
+            operation = partial(aligning, self.description.sample_rate)
+            yield FollowUp(spoken, _with_aligned, of_second_model=operation)
 
     def results(
         self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | Unaligned | RequestRefused]
@@ -141,13 +149,8 @@ class SpeechOptions(AudioOptions):
 
     def check(self, description: SpeechDescription) -> None:
         """Raise UsageError if an option is out of range, or the model does not support it."""
-        language, task = self.transcription.language, self.transcription.task
-        known_codes = description.languages
-        if language is not None and known_codes is not None and language not in known_codes:
-            known = ", ".join(known_codes) or "none, as it does not say which language it knows"
-            raise UsageError(
-                f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
-            )
+        self._check_languages(description)
+        task = self.transcription.task
         if task not in description.tasks:
             raise UsageError(
                 f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
@@ -159,6 +162,21 @@ class SpeechOptions(AudioOptions):
             )
         self._check_decoding(description)
         self.check_cutting(description)
+
+    def _check_languages(self, description: SpeechDescription) -> None:
+        """Raise UsageError for a language that the model does not know, or for several if it cannot choose."""
+        codes, known_codes = self.transcription.languages, description.languages
+        for code in codes:
+            if known_codes is not None and code not in known_codes:
+                known = ", ".join(known_codes) or "none, as it does not say which language it knows"
+                raise UsageError(
+                    f"language: expected one that {description.name} knows, got {code!r}; it knows {known}"
+                )
+        if len(codes) > 1 and not description.detects_among:
+            raise UsageError(
+                f"language: expected one code, as {description.name} cannot detect which of several is spoken, got"
+                f" {self.transcription.language!r}; use a multilingual Whisper, or name none"
+            )
 
     def _check_decoding(self, description: SpeechDescription) -> None:
         """Raise UsageError for a vocabulary or beams that the model does not take."""
@@ -183,7 +201,6 @@ class SpeechOptions(AudioOptions):
             description: The speech model.
             aligner: The other one.
         """
-        language = self.transcription.language or description.language
         if not aligner.aligns:
             raise UsageError(f"align model: expected one with a CTC head, which can align words, got {aligner.name}")
         if self.transcription.task == "translate":
@@ -194,9 +211,10 @@ class SpeechOptions(AudioOptions):
                 f" {description.name} does, got {aligner.name}, which takes {aligner.chunk_seconds:g} s; raise"
                 " chunk_seconds in its archive"
             )
-        if language and aligner.languages and language not in aligner.languages:
-            known = ", ".join(aligner.languages)
-            raise UsageError(f"align model: expected one for {language}, got {aligner.name}, which knows {known}")
+        for language in self.transcription.languages or (description.language,):
+            if language and aligner.languages and language not in aligner.languages:
+                known = ", ".join(aligner.languages)
+                raise UsageError(f"align model: expected one for {language}, got {aligner.name}, which knows {known}")
 
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the transcript, as JSON. It is part of the key of a job."""
@@ -216,6 +234,29 @@ class SpeechOptions(AudioOptions):
     def task(self, path: str, description: Description) -> AudioTask:
         """Return how to read the audio of a file and cut it into chunks for a model."""
         return replace(super().task(path, description), channels=self.channels)
+
+
+def _transcripts(answers: Sequence[ChunkTranscript | RequestRefused]) -> Iterator[tuple[int, ChunkTranscript]]:
+    """Yield the transcripts among the answers to chunks, with their numbers."""
+    return ((k, each) for k, each in enumerate(answers) if isinstance(each, ChunkTranscript))
+
+
+def _is_sure(transcript: ChunkTranscript) -> bool:
+    """Return whether a chunk was in the given language, or in one that the model is sure to have detected."""
+    probability = transcript.language_probability
+    return probability is None or probability >= LEAST_LANGUAGE_PROBABILITY
+
+
+def _language_of_sure(chunks: Sequence[SampleArray], answers: Sequence[ChunkTranscript | RequestRefused]) -> str | None:
+    """Return the language that most speech of a batch was surely detected in; None if there is none.
+
+    A chunk in which something is said counts with its length times the probability of its language.
+    """
+    weights: defaultdict[str, float] = defaultdict(float)
+    for k, each in _transcripts(answers):
+        if each.text and each.language and each.language_probability and _is_sure(each):
+            weights[each.language] += len(chunks[k]) * each.language_probability
+    return max(weights, key=lambda language: weights[language], default=None)
 
 
 def _words(transcript: ChunkTranscript) -> list[str]:

@@ -120,9 +120,36 @@ def test_audio_is_encoded_once_for_both_texts(directory, engine, monkeypatch):
 
 
 def test_the_language_is_given_or_set_or_detected(directory, engine):
-    assert load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1], language="de"))[0].language == "de"
-    assert load(directory, **engine, **GREEDY, language="de").transcribe(chunks(NOISES[:1]))[0].language == "de"
-    assert load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1]))[0].language in ("en", "de")
+    for settings, options in (({}, {"language": "de"}), ({"language": "de"}, {})):
+        (transcript,) = load(directory, **engine, **GREEDY, **settings).transcribe(chunks(NOISES[:1], **options))
+        assert (transcript.language, transcript.language_probability) == ("de", None)
+    (transcript,) = load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1]))
+    assert transcript.language in ("en", "de")
+    assert 0.5 <= transcript.language_probability < 1
+
+
+def test_a_language_is_detected_among_those_that_may_be_spoken(tmp_path, demo_speech):
+    """Of probabilities p of all, those among some are p / (the sum of theirs)."""
+    processor = AutoProcessor.from_pretrained(demo_speech)
+    known = {f"<|{code}|>": 10 + k for k, code in enumerate(("cy", "de", "en", "fr"))}
+    weights = save_whisper(tmp_path / "torch", processor, lang_to_id=known)
+    convert(weights, str(tmp_path / "converted"), "auto")
+    probabilities = {}
+    for engine in ({}, {"engine": "ctranslate2", "converted": str(tmp_path / "converted")}):
+        model = load(weights, **engine, **GREEDY, language="fr")
+        everywhere = ",".join(model.languages)
+        (most,) = model.transcribe(chunks(NOISES[:1], language=everywhere))
+        others = [code for code in model.languages if code != most.language]
+        pairs = [Chunk(NOISES[0], TranscriptionOptions(f"{code},{most.language}")) for code in others]
+        among = model.transcribe([*pairs, *chunks(NOISES[:1])])
+        assert [each.language for each in among] == [most.language] * 3 + ["fr"]
+        assert among[-1].language_probability is None
+        # p / (p + q) for each of the others, and the q and p are 1 together.
+        odds = sum(1 / each.language_probability - 1 for each in among[:-1])
+        assert most.language_probability == pytest.approx(1 / (1 + odds), abs=1e-3)
+        probabilities[str(engine)] = most.language_probability
+    torch_, ctranslate2_ = probabilities.values()
+    assert torch_ == pytest.approx(ctranslate2_, abs=2e-3)
 
 
 def test_text_is_dropped_where_nobody_seems_to_speak(directory, engine):
