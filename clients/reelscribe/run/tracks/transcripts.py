@@ -175,7 +175,7 @@ class SpeechOptions(AudioOptions):
         if len(codes) > 1 and not description.detects_among:
             raise UsageError(
                 f"language: expected one code, as {description.name} cannot detect which of several is spoken, got"
-                f" {self.transcription.language!r}; use a multilingual Whisper, or name none"
+                f" {self.transcription.language!r}; use our handler with a multilingual Whisper, or name none"
             )
 
     def _check_decoding(self, description: SpeechDescription) -> None:
@@ -254,7 +254,7 @@ def _language_of_sure(chunks: Sequence[SampleArray], answers: Sequence[ChunkTran
     """
     weights: defaultdict[str, float] = defaultdict(float)
     for k, each in _transcripts(answers):
-        if each.text and each.language and each.language_probability and _is_sure(each):
+        if each.text and each.language and each.language_probability and _is_sure(each):  # not where it was given
             weights[each.language] += len(chunks[k]) * each.language_probability
     return max(weights, key=lambda language: weights[language], default=None)
 
