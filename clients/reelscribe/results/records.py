@@ -134,7 +134,7 @@ class TranscriptResult:
         return (result for result in self.results() if isinstance(result, Silence))
 
     def failures(self) -> Iterator[SpeechFailure]:
-        """Yield the stretches of audio that have no transcript because of an error, in the order of time."""
+        """Yield the stretches of audio that have an error, in the order of time."""
         return (result for result in self.results() if isinstance(result, SpeechFailure))
 
 
