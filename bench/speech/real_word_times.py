@@ -15,7 +15,7 @@ signed differences, and the 50th, 90th and 95th percentile of the absolute ones,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from lib.command import command_parser, run_command
 from lib.local_speech import LocalSpeech
 from lib.real_recordings import read_samples, spoken_sentences, words_of
 from lib.report import Report, publish_measured
-from reelscribe.contract.speech import SampleArray, TranscriptionOptions
+from reelscribe.contract.speech import SampleArray, TranscriptionOptions, Word
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from synthetic.phrases import SAMPLE_RATE
 from transcripts.whisper.ctranslate2_conversion import convert
@@ -54,8 +54,7 @@ def ours(model: Path, **settings: Any) -> Timed:
 
     def transcribe(samples: SampleArray) -> list[TimedWord]:
         (transcript,) = local.transcribe_chunks([samples], options)
-        words = [word for segment in transcript.segments for word in segment.words or ()]
-        return _timed((word.text, word.start, word.end) for word in words)
+        return timed_words(word for segment in transcript.segments for word in segment.words or ())
 
     return transcribe
 
@@ -67,15 +66,15 @@ def peer(model: Path) -> Timed:
     def transcribe(samples: SampleArray) -> list[TimedWord]:
         segments, _ = whisper.transcribe(samples.astype(np.float32) / 32768, language="en", word_timestamps=True)
         words = [word for segment in segments for word in segment.words or ()]
-        return _timed((word.word, word.start, word.end) for word in words)
+        return timed_words(Word(word.start, word.end, word.word) for word in words)
 
     return transcribe
 
 
-def _timed(words: Any) -> list[TimedWord]:
-    """The words as `words_of` writes them; those that are two words there are left out."""
-    found = ((words_of(text), start, end) for text, start, end in words)
-    return [TimedWord(one[0], start, end) for one, start, end in found if len(one) == 1]
+def timed_words(words: Iterable[Word]) -> list[TimedWord]:
+    """Return the words as `words_of` writes them; those that are two words there are left out."""
+    found = ((words_of(word.text), word) for word in words)
+    return [TimedWord(one[0], word.start, word.end) for one, word in found if len(one) == 1]
 
 
 def aligned(decoder: pocketsphinx.Decoder, samples: SampleArray, words: Sequence[str]) -> list[TimedWord]:

@@ -2,7 +2,8 @@
 
 Alignments divide the time of a segment among its words, so that a word begins where the one before it ends, with the
 pause between them. They are also inexact, so the end of a word may belong to the next one, before the pause. Here, each
-boundary near a pause moves into it, and then each word gives up what is not audible at its ends.
+boundary near a pause moves into it, and then each word gives up what is not audible at its ends. A segment lasts from
+its first word to its last, as models often begin it where the one before ends, seconds before anything is said.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Span(NamedTuple):
 
 
 def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -> ChunkTranscript:
-    """Take pauses out of the words of a transcript, and widen segments to contain their words.
+    """Take pauses out of the words of a transcript, and let segments last from their first word to their last.
 
     Args:
         transcript: The transcript of a chunk.
@@ -61,18 +62,35 @@ def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -
     return replace(transcript, segments=tuple(_fit_segment(segment, levels) for segment in transcript.segments))
 
 
+def audible_seconds(samples: Samples, sample_rate: int) -> float:
+    """Return when the last sound of a chunk ends that is as audible as a word, in seconds; 0.0 if there is none.
+
+    Args:
+        samples: The audio of the chunk, (N,).
+        sample_rate: Its sample rate, in Hz.
+    """
+    levels = _levels(samples, sample_rate)
+    audible = np.flatnonzero(_is_audible(levels, _noise(levels)))
+    return (int(audible[-1]) + 1) / HOPS_PER_SECOND if len(audible) else 0.0
+
+
 def _levels(samples: Samples, sample_rate: int) -> NDArray[np.float64]:
-    """The level of each window, in dB of full scale."""
+    """The level of each window without its mean, in dB of full scale. The mean of a rumble changes as speech does."""
     hop = sample_rate // HOPS_PER_SECOND
     whole = np.pad(samples, (0, -len(samples) % hop)).astype(np.float64)
-    levels: NDArray[np.float64] = 10 * np.log10(np.square(whole).reshape(-1, hop).mean(1) + 1e-12)
+    levels: NDArray[np.float64] = 10 * np.log10(whole.reshape(-1, hop).var(1) + 1e-12)
     return levels
+
+
+def _noise(levels: NDArray[np.float64]) -> float:
+    """The level up to which windows are a pause, in dB of full scale."""
+    return float(np.percentile(levels, 10)) + NOISE_DB
 
 
 def _fit_segment(segment: SpeechSegment, levels: NDArray[np.float64]) -> SpeechSegment:
     if not segment.words:
         return segment
-    noise = float(np.percentile(levels, 10)) + NOISE_DB
+    noise = _noise(levels)
     spans = [_Span(*(round(time * HOPS_PER_SECOND) for time in (word.start, word.end))) for word in segment.words]
     for k in range(1, len(spans)):
         boundary = _boundary(spans[k - 1], spans[k], levels, noise)
@@ -87,8 +105,7 @@ def _fit_segment(segment: SpeechSegment, levels: NDArray[np.float64]) -> SpeechS
             end = word.end if stop == round(word.end * HOPS_PER_SECOND) else stop / HOPS_PER_SECOND
             word = replace(word, start=round_seconds(start), end=round_seconds(end))
         words.append(word)
-    start, end = min(segment.start, words[0].start), max(segment.end, words[-1].end)
-    return replace(segment, start=start, end=end, words=tuple(words))
+    return replace(segment, start=words[0].start, end=words[-1].end, words=tuple(words))
 
 
 def _boundary(before: _Span, after: _Span, levels: NDArray[np.float64], noise: float) -> int:

@@ -11,8 +11,8 @@ TIMESTAMPS_PER_SECOND = 50
 """Timestamp tokens are 0.02 s apart."""
 
 LONGEST_TAIL_SECONDS = 3.0
-"""If more than this follows the last segment of a window, it is decoded, too. Chosen on recorded voices: it brought
-back the one sentence that was lost over music in 10,541 words, and no window of another 5,297 words had such an end."""
+"""If sound follows the last segment of a window for longer than this, it is decoded, too. Chosen on recorded voices: it
+brought back the one sentence that was lost over music in 10,541 words; no window of another 5,297 had such an end."""
 
 
 class WhisperTokens:
@@ -100,19 +100,22 @@ class TokenSegment(NamedTuple):
     """Token IDs, without timestamps."""
 
 
-def split_segments(tokens: list[int], first_timestamp: int, duration: float) -> tuple[list[TokenSegment], float | None]:
+def split_segments(
+    tokens: list[int], first_timestamp: int, duration: float, audible: float
+) -> tuple[list[TokenSegment], float | None]:
     """Split the tokens of a window where there are timestamps.
 
     A segment is the text between two timestamps. If the last segment has a start but no end, while others are complete,
     then the model stopped before the end of the window. As in openai/whisper (transcribe.py), the incomplete segment is
     dropped, and the window has to be decoded again from its start. A text without any end timestamp lasts until the end
-    of the window. If all segments are complete and the last one ends long before the window does, the rest is decoded,
+    of the window. If all segments are complete and the last one ends long before the last sound, the rest is decoded,
     too: over music, Whisper sometimes ends after a sentence though another one follows.
 
     Args:
         tokens: IDs of text and timestamp tokens, without the prompt and the end token.
         first_timestamp: The ID of the timestamp token of 0.00 s; text tokens have lower IDs.
         duration: Length of the window, in seconds; no time exceeds it.
+        audible: When the last sound of the window ends, in seconds.
 
     Returns:
         The segments, and the second from which to decode again, or None if the window is complete.
@@ -134,6 +137,6 @@ def split_segments(tokens: list[int], first_timestamp: int, duration: float) -> 
         return segments, start
     if text:
         segments.append(TokenSegment(start or 0.0, duration, text))
-    if segments and 0 < segments[-1].end < duration - LONGEST_TAIL_SECONDS:
+    if segments and 0 < segments[-1].end < audible - LONGEST_TAIL_SECONDS:
         return segments, segments[-1].end
     return segments, None

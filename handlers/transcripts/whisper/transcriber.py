@@ -24,6 +24,7 @@ from transcripts.whisper.languages import SpokenLanguage, spoken_languages
 from transcripts.whisper.previous_text import PreviousText
 from transcripts.whisper.tokens import split_segments
 from transcripts.whisper.word_alignment import time_words
+from transcripts.word_trimming import audible_seconds
 
 LOOP_ROUNDS = 4
 """Number of times that the end of a text is repeated without anything between, from which on it is a loop."""
@@ -36,6 +37,8 @@ class Window:
     options: TranscriptionOptions
     duration: float
     """Length of the audio, in seconds."""
+    audible: float
+    """When its last sound ends, in seconds."""
     seeds: tuple[int, ...]
     """A seed for each temperature."""
 
@@ -54,7 +57,8 @@ class Window:
             temperatures: The temperatures that may be tried.
         """
         digest = hashlib.sha256(samples.tobytes())
-        return cls(options, len(samples) / sample_rate, tuple(_seed(digest, t) for t in temperatures))
+        seeds = tuple(_seed(digest, t) for t in temperatures)
+        return cls(options, len(samples) / sample_rate, audible_seconds(samples, sample_rate), seeds)
 
     def without_previous_text(self) -> Window:
         """Return the window without an initial prompt and hot words."""
@@ -63,7 +67,8 @@ class Window:
     @classmethod
     def from_tree(cls, tree: TensorTree) -> Window:
         """Read what `to_tree` returned."""
-        return cls(TranscriptionOptions(**tree["options"]), tree["duration"], tuple(tree["seeds"]))
+        options, seeds = TranscriptionOptions(**tree["options"]), tuple(tree["seeds"])
+        return cls(options, tree["duration"], tree["audible"], seeds)
 
     def to_tree(self) -> TensorTree:
         """Make a tree that can be sent to the second stage."""
@@ -328,7 +333,8 @@ class WindowTranscriber:
         )
         if self._is_no_speech(result):
             return TranscribedWindow(empty, duration, token_count)
-        segments, resume_at = split_segments(result.tokens, self._engine.tokens.first_timestamp, duration)
+        first_timestamp = self._engine.tokens.first_timestamp
+        segments, resume_at = split_segments(result.tokens, first_timestamp, duration, window.audible)
         texts = [self._text(segment.tokens) for segment in segments]
         words: Sequence[tuple[Word, ...] | None] = [None] * len(segments)
         if window.options.word_times and segments:

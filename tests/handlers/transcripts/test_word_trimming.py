@@ -10,7 +10,7 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Transcrip
 from synthetic.phrases import SAMPLE_RATE, recording
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
-from transcripts.word_trimming import fit_words
+from transcripts.word_trimming import audible_seconds, fit_words
 
 
 def spoken(*levels: tuple[float, float]) -> np.ndarray:
@@ -46,9 +46,22 @@ def test_faint_noise_is_a_pause_too_and_loud_noise_is_not():
     assert times(fitted(spoken(*loud), (0, 2), (0, 0.46), (0.46, 2))) == [(0, 0.46), (0.46, 2)]
 
 
-def test_a_segment_is_widened_to_its_words():
-    segment = fitted(spoken(*PAUSED), (0.1, 1.2), (0, 0.6), (0.6, 1.4))
-    assert (segment.start, segment.end) == (0, 1.3)
+def test_a_segment_lasts_from_its_first_word_to_its_last():
+    for given in ((0.1, 1.2), (0, 2)):
+        segment = fitted(spoken(*PAUSED), given, (0, 0.6), (0.6, 1.4))
+        assert (segment.start, segment.end) == (0, 1.3)
+
+
+def test_a_rumble_before_a_word_is_not_part_of_it():
+    rumble = 0.02 * np.sin(2 * np.pi * 2 * np.arange(2 * SAMPLE_RATE) / SAMPLE_RATE)
+    segment = fitted(spoken((1.0, 0.0), (0.5, 0.1), (0.5, 0.0)) + rumble, (0, 2), (0, 2))
+    assert times(segment) == [(1.0, 1.5)]
+
+
+def test_the_last_sound_of_a_chunk_ends_where_the_noise_goes_on():
+    for floor in (0.0, 0.002):
+        samples = spoken(*((s, max(level, floor)) for s, level in PAUSED))
+        assert audible_seconds(samples, SAMPLE_RATE) == 1.3
 
 
 def test_words_that_cannot_be_heard_stay_where_they_were():

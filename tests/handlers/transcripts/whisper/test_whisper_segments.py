@@ -31,4 +31,10 @@ def at(seconds: float) -> int:
     ],
 )
 def test_text_between_timestamps_is_a_segment(tokens, segments, stopped):
-    assert split_segments(tokens, FIRST, duration=5) == (segments, stopped)
+    assert split_segments(tokens, FIRST, duration=5, audible=5) == (segments, stopped)
+
+
+def test_silence_at_the_end_is_not_decoded_again():
+    tokens = [at(0), 1, at(1)]
+    assert split_segments(tokens, FIRST, duration=5, audible=4.5) == ([(0, 1, [1])], 1)
+    assert split_segments(tokens, FIRST, duration=5, audible=3.5) == ([(0, 1, [1])], None)
