@@ -1,8 +1,9 @@
 """Read in the packets of coded video, without decoding them, which frames they hold.
 
 H.264 and HEVC mark frames that no other frame is predicted from in the headers of their NAL units, and the frames at
-which everything before is forgotten. MPEG-4 in AVI has neither times nor one frame in each packet, so its frames tell
-which of them are shown, and in which order.
+which everything before is forgotten. Other codecs have no certain mark: a VP9 frame that refreshes nothing leaves its
+probabilities behind. FFmpeg's `skip_frame` would drop wanted frames, too. MPEG-4 in AVI has neither times nor one frame
+in each packet, so its frames tell which of them are shown, and in which order.
 
 Sections are those of ITU-T H.264 and H.265; of ISO/IEC 14496-15, which says how MP4 and Matroska hold NAL units; and of
 ISO/IEC 14496-2 for MPEG-4.

@@ -77,16 +77,16 @@ class TranscriptOptions:
         str | None,
         speech_option(
             metavar="TEXT|@FILE",
-            help="Text that a Whisper takes for what was said before each chunk; it shows names, spelling and style."
-            " With the hot words, it has at most half of the model's positions less one: 223 tokens.",
+            help="Text that a Whisper or a Qwen3-ASR takes for what was said before each chunk; it shows names,"
+            " spelling and style. With the hot words, a Whisper takes at most 223 tokens, half of its positions.",
         ),
     ] = None
     hotwords: Annotated[
         str | None,
         speech_option(
             metavar="TEXT|@FILE",
-            help="Words that may be said, such as names, with commas between them or in lines; for a Whisper. It may"
-            " also write one that is not said, so give few.",
+            help="Words that may be said, such as names, with commas between them or in lines; for a Whisper or a"
+            " Qwen3-ASR. It may also write one that is not said, so give few.",
         ),
     ] = None
     beams: Annotated[
