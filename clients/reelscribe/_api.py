@@ -232,7 +232,8 @@ def transcribe(
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
         model: Name of the speech model on the server; by default the only one that is served.
-        options: Language, task, word times, and where audio is cut; by default the language is detected.
+        options: Language, task, word times, and where audio is cut; by default the language is detected, in samples in
+            memory for each chunk by itself.
 
     Returns:
         In order of time, an Utterance for each segment, with the task "both" a Translation for each in English, a

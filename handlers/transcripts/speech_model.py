@@ -158,9 +158,14 @@ def with_translations(chunks: Sequence[Chunk], transcripts: Iterable[ChunkTransc
         transcripts: Those of `one_task_each(chunks)`, in order.
     """
     left = iter(transcripts)
-    return [
-        replace(next(left), translation=next(left)) if chunk.options.task == BOTH else next(left) for chunk in chunks
-    ]
+    return [_with_translation(next(left), next(left)) if chunk.options.task == BOTH else next(left) for chunk in chunks]
+
+
+def _with_translation(transcript: ChunkTranscript, translation: ChunkTranscript) -> ChunkTranscript:
+    """Return a transcript with its translation, which is empty where the transcript says that nobody speaks."""
+    if not transcript.text:
+        translation = replace(translation, text="", segments=())
+    return replace(transcript, translation=translation)
 
 
 def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTranscript:

@@ -63,7 +63,9 @@ def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -
 
 
 def audible_seconds(samples: Samples, sample_rate: int) -> float:
-    """Return when the last sound of a chunk ends that is as audible as a word, in seconds; 0.0 if there is none.
+    """Return when the last sound of a chunk ends that is as audible as a word, in seconds.
+
+    It is the end of the chunk where all of it is equally loud, as digital silence is.
 
     Args:
         samples: The audio of the chunk, (N,).
@@ -77,7 +79,7 @@ def audible_seconds(samples: Samples, sample_rate: int) -> float:
 def _levels(samples: Samples, sample_rate: int) -> NDArray[np.float64]:
     """The level of each window without its mean, in dB of full scale. The mean of a rumble changes as speech does."""
     hop = sample_rate // HOPS_PER_SECOND
-    whole = np.pad(samples, (0, -len(samples) % hop)).astype(np.float64)
+    whole = np.pad(samples, (0, -len(samples) % hop), mode="edge").astype(np.float64)  # zeros would be a step
     levels: NDArray[np.float64] = 10 * np.log10(whole.reshape(-1, hop).var(1) + 1e-12)
     return levels
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.clips import Clip
+from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import AccessRefused, NothingAnswered, ServerError, ServerUnreachable
 from support.fake_torchserve import CLIPS, SPEECH, description_of, transcript
 from support.lying_server import LyingServer, as_json, response, then_close, write_without_end
@@ -214,6 +216,24 @@ async def test_every_field_of_a_transcript_is_checked(field, value):
     async with LyingServer(as_json([lie]), description=SPEECH) as server, connected(server) as client:
         with pytest.raises(ServerError, match=r"answer of http.*expected|answer of http.*argument"):
             await client.transcribe([FRAMES[0, 0, :, 0].astype("int16")], 16_000)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        ("transcribe", {**CHUNK, "translation": CHUNK}),
+        ("both", CHUNK),
+        ("both", {**CHUNK, "translation": {**CHUNK, "language": "xx"}}),
+        ("both", {**CHUNK, "translation": {**CHUNK, "translation": CHUNK}}),
+        ("both", {**CHUNK, "language": "de", "translation": CHUNK}),  # which the model knows, but nobody asked for
+    ],
+)
+async def test_a_translation_is_the_one_that_was_asked_for(task, answer):
+    knows = replace(SPEECH, languages=("en", "de"), tasks=("transcribe", "translate", "both"))
+    options = TranscriptionOptions(language="en", task=task)
+    async with LyingServer(as_json([answer]), description=knows) as server, connected(server) as client:
+        with pytest.raises(ServerError, match=r"answer of http.*expected"):
+            await client.transcribe([FRAMES[0, 0, :, 0].astype("int16")], 16_000, options)
 
 
 CLIP_LIES = [("status", ["complete"]), ("status", "done"), ("text", 7), ("tokens", 1.5), ("tokens", HUGE)]

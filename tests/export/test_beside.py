@@ -14,7 +14,7 @@ from reelscribe.errors import OutputError, UsageError
 from reelscribe.export.beside import NAME, write_beside
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import export
-from support.exporting import annotations, both, record, transcript_record
+from support.exporting import SETTINGS, annotations, both, record, transcript_record
 
 ALL = ["srt", "vtt", "json"]
 
@@ -92,6 +92,12 @@ def test_the_language_is_the_one_that_is_spoken_for_the_longest_time(films):
         segment["language"] = language
     beside(films, [said], ["vtt"])
     assert names(films) == {"film.de.vtt"}
+
+
+def test_what_is_translated_is_named_english(films, monkeypatch):
+    monkeypatch.setitem(SETTINGS, "50", {**SETTINGS["50"], "settings": {"task": "translate"}})
+    beside(films, [speech(films / "film.mp4", language="de")], ["srt"])
+    assert names(films) == {"film.en.srt"}
 
 
 def test_a_file_of_somebody_else_stays_until_overwrite_replaces_it(films):

@@ -74,6 +74,12 @@ def test_a_translation_is_in_the_order_of_time_beside_what_is_said_and_is_saved(
     ]
 
 
+def test_what_a_chunk_lacks_comes_before_what_is_said_in_it():
+    chunk = TimedTranscript(10.0, 20.0, spoken("go", 0.5))
+    batch = SavedAudioBatch(0, 50, transcripts=[chunk], failures=[SpeechFailure(10.0, 20.0, "x")])
+    assert [result.start for result in results(batch)] == [10.0, 10.5]
+
+
 def test_no_batches_and_empty_batches_have_no_results():
     assert results() == []
     assert results(SavedAudioBatch(0, 300)) == []

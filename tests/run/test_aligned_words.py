@@ -161,7 +161,7 @@ async def test_what_cannot_be_aligned_is_kept_told_and_tried_again(runs, answer,
     assert [segment["words"] for segment in record["segments"]] == [None] * len(texts)
     assert {failure["error"] for failure in record["speech_failures"]} == {f"align model: {why}"}
     chunks = len(record["speech_failures"])
-    assert record["error"]["message"] == f"{chunks} chunks of audio have no aligned transcript: align model: {why}"
+    assert record["error"]["message"] == f"{chunks} chunks of audio have no complete transcript: align model: {why}"
     runs.aligner.answer = alignments
     again = json.loads(await runs.run("out", replace(OPTIONS, retry_failed=True)))
     assert (again["status"], again["segments"]) == ("ok", undisturbed["segments"])

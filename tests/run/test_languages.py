@@ -23,8 +23,8 @@ from support.patience import PATIENCE
 SECONDS = 4.0
 MODEL = replace(SPEECH, chunk_seconds=SECONDS, languages=("cy", "de", "en"), detects_among=True)
 OPTIONS = SpeechOptions(cutting=Cutting(0), audio_workers=1)
-DETECTED = [("en", 0.5), ("de", 0.9), ("cy", 0.3), ("en", 0.7), ("de", 0.4), ("en", 0.7), ("cy", 0.99)]
-"""What the model detects in silence and in each chunk, by its loudness; nothing is said in chunk 6."""
+DETECTED = [("en", 0.5), ("de", 0.9), ("cy", 0.3), ("en", 0.7), ("de", 0.4), ("en", 0.7), ("cy", 0.99), ("cy", 0.1)]
+"""What the model detects in silence and in each chunk, by its loudness; nothing is said in chunks 6 and 7."""
 
 
 async def heard(request: Received) -> web.Response:
@@ -32,7 +32,7 @@ async def heard(request: Received) -> web.Response:
     asked, answers = request.tree.get("language"), []
     for number in request.names():
         language, probability = DETECTED[number // 1000] if asked in (None, "de,cy") else (asked, None)
-        text = "" if number == 6000 else f"{number // 1000} in {language}"
+        text = "" if number >= 6000 else f"{number // 1000} in {language}"
         said = (SpeechSegment(0.0, 1.0, text),) if text else ()
         answers.append(ChunkTranscript(text, language, said, language_probability=probability).to_json())
     return web.json_response(answers)
@@ -73,6 +73,7 @@ async def server():
         ((1, 2, 4), [("1 in de", 0.9), ("2 in de", None), ("4 in de", 0.4)]),
         ((2, 4), [("2 in cy", 0.3), ("4 in de", 0.4)]),  # nothing is sure
         ((6, 6, 2, 4), [("2 in cy", 0.3), ("4 in de", 0.4)]),  # nor is it where nothing is said
+        ((1, 7), [("1 in de", 0.9)]),  # where nothing is said, no language is asked for
         ((1, 3, 2), [("1 in de", 0.9), ("3 in en", 0.7), ("2 in de", None)]),
         ((1, 3, 2, 5), [("1 in de", 0.9), ("3 in en", 0.7), ("2 in en", None), ("5 in en", 0.7)]),
     ],
@@ -126,23 +127,27 @@ async def test_words_are_those_of_the_second_answer(tmp_path):
     assert words == [["1", "in", "de"], ["2", "in", "de"]]
 
 
-async def test_a_refused_second_question_is_the_failure_of_its_chunk_and_is_asked_again(server, tmp_path):
+async def test_a_refused_second_question_leaves_the_first_answer_and_is_asked_again(server, tmp_path):
     async def refuses(request: Received) -> web.Response:
         asked = request.tree.get("language") and request.names() != [0]  # the probe is answered
         return refused(422, "SpeechError", "no") if asked else await heard(request)
 
     source, server.answer = recording(tmp_path / "a.wav", 1, 2), refuses
     (record,) = await run(server, tmp_path / "out", source)
-    assert (said(record), record["speech_failures"][0]["error"]) == ([("1 in de", 0.9)], "status 422: no")
+    assert said(record) == [("1 in de", 0.9), ("2 in cy", 0.3)]
+    assert record["speech_failures"][0]["error"] == "language of the chunks around: status 422: no"
     server.answer = heard
     (record,) = await run(server, tmp_path / "out", source, retry_failed=True)
     assert said(record) == [("1 in de", 0.9), ("2 in de", None)]
 
 
 def test_several_languages_need_a_model_that_detects_which_is_spoken():
-    several = SpeechOptions(TranscriptionOptions(language="de,en"))
-    assert several.settings(MODEL)["language"] == "de,en"
-    with pytest.raises(UsageError, match=r"expected one code, as a/whisper cannot detect which .*, got 'de,en'"):
+    several = SpeechOptions(TranscriptionOptions(language="de, en,de"))
+    assert several.transcription.languages == ("de", "en")
+    settings = several.settings(MODEL)
+    assert (settings["language"], settings["chunks_per_request"]) == ("de, en,de", 8)  # as neighbours may decide
+    assert "chunks_per_request" not in SpeechOptions(TranscriptionOptions(language="de")).settings(MODEL)
+    with pytest.raises(UsageError, match=r"expected one code, as a/whisper cannot detect which .*, got 'de, en,de'"):
         several.check(replace(MODEL, detects_among=False))
     with pytest.raises(UsageError, match="expected one that a/whisper knows, got 'xx'; it knows cy, de, en"):
         SpeechOptions(TranscriptionOptions(language="de,xx")).check(MODEL)

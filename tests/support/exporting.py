@@ -10,11 +10,10 @@ import srt
 import webvtt
 from hypothesis import strategies as st
 
-from reelscribe.export.annotations_reader import annotated_source
+from reelscribe.export.annotations_reader import SavedModel, annotated_source
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.cues import cues_of
 from reelscribe.export.formats import export
-from reelscribe.results.records import Model
 from reelscribe.storage.address import absolute_name
 
 WORD_JOINER = "\u2060"
@@ -152,7 +151,7 @@ def exported(folder, records, *formats, cues="both", **rules):
 
 def cues_made(value, **rules):
     """The cues of a record."""
-    models = {key: Model("some/model", "abc") for key in SETTINGS}
+    models = {key: SavedModel("some/model", "abc") for key in SETTINGS}
     return cues_of(annotated_source(json.dumps(value).encode(), models), CueRules(**rules))
 
 

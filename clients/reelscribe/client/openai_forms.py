@@ -162,6 +162,8 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
     def pack(chunks: Sequence[SampleArray], model: str, without: Collection[str]) -> Content:
         if asked.task == BOTH:
             raise UsageError(f"task: expected transcribe or translate with OpenAI's API, got {BOTH}; run them in turn")
+        if len(asked.languages) > 1:
+            raise UsageError(f"language: expected one code with OpenAI's API, got {asked.language!r}")
         fields = {"model": model, "temperature": "0"}
         fields["response_format"] = "json" if SEGMENTS in without else SEGMENTS
         if asked.language:

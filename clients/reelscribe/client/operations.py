@@ -28,7 +28,7 @@ from reelscribe.contract.descriptions import (
 )
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.shots import WindowAnswer, WindowArray
-from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.contract.speech import BOTH, ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.contract.voices import ChunkVoices
 from reelscribe.errors import UsageError, brief
 
@@ -143,16 +143,22 @@ def transcribing(
         plain = transcribing(description, sample_rate, without)
     settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
     languages: set[str | None] | None = None
-    if description and description.languages is not None:
-        languages = {*description.languages, description.language, *(options.languages if options else ()), None}
+    if options and options.languages:
+        languages = {*options.languages, None}
+    elif description and description.languages is not None:
+        languages = {*description.languages, description.language, None}
 
     def parse(value: Any, count: int) -> list[ChunkTranscript]:
         transcripts = [ChunkTranscript.from_json(each) for each in _list_of(count, "transcripts", value)]
         for transcript in transcripts:
-            if languages is not None and transcript.language not in languages:
-                raise ValueError(
-                    f"language: expected one that the model has described, not {brief(transcript.language)}"
-                )
+            texts = [transcript, transcript.translation] if transcript.translation else [transcript]
+            if (len(texts) == 2) != (options is not None and options.task == BOTH):
+                raise ValueError(f"translation: expected one where the task is {BOTH}, and no other")
+            for text in texts:
+                if languages is not None and text.language not in languages:
+                    raise ValueError(
+                        f"language: expected one that the request or the model names, not {brief(text.language)}"
+                    )
         return transcripts
 
     return Operation(

@@ -92,7 +92,8 @@ class TranscriptionOptions:
     @property
     def languages(self) -> tuple[str, ...]:
         """The codes of the languages that may be spoken; empty for the model's own setting."""
-        return () if self.language is None else tuple(self.language.split(","))
+        codes = [] if self.language is None else self.language.split(",")
+        return tuple(dict.fromkeys(code.strip() for code in codes))
 
     @property
     def previous_text(self) -> str:

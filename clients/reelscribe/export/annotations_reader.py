@@ -23,6 +23,14 @@ _HEAD = re.compile(r'\{"source": *')
 
 
 @dataclass(frozen=True)
+class SavedModel(Model):
+    """A model of run.json."""
+
+    task: str | None = None
+    """What a speech model was asked for; None for other models."""
+
+
+@dataclass(frozen=True)
 class FlaggedCaption(Caption):
     """The caption of one frame, and why it deserves a second look."""
 
@@ -58,6 +66,8 @@ class Transcript:
     """In the order of time."""
     translations: list[FlaggedUtterance] | None = None
     """What is said in English, in the order of time; None if it was not asked for."""
+    in_english: bool = False
+    """True if the utterances are in English, whatever is spoken."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,7 @@ class AnnotatedSource:
         return tuple(kind for kind, value in kinds.items() if value is not None)
 
 
-def read_models(annotations: Path) -> dict[str, Model]:
+def read_models(annotations: Path) -> dict[str, SavedModel]:
     """Read the models that made the annotations, by the ids that records have for them.
 
     Args:
@@ -203,7 +213,7 @@ def read_models(annotations: Path) -> dict[str, Model]:
     path = annotations.with_name(SETTINGS_NAME)
     try:
         settings = json.loads(path.read_bytes())["settings"]
-        return {key: _model(value["model"]) for key, value in settings.items()}
+        return {key: _model(value["model"], value["settings"]) for key, value in settings.items()}
     except OSError as error:
         raise UsageError(
             f"export: {path} cannot be read: {error.strerror or error}; it belongs to {annotations.name}, so keep both"
@@ -263,7 +273,7 @@ def present_path(line: bytes) -> str | None:
     return None if source["missing"] else _path(source["absolute_path"])
 
 
-def annotated_source(line: bytes, models: Mapping[str, Model], *, drop_doubtful: bool = False) -> AnnotatedSource:
+def annotated_source(line: bytes, models: Mapping[str, SavedModel], *, drop_doubtful: bool = False) -> AnnotatedSource:
     """Parse the part of a record that is exported.
 
     Args:
@@ -314,7 +324,7 @@ def _video(media: Any) -> VideoStream:
     )
 
 
-def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
+def _captions(value: Any, models: Mapping[str, SavedModel]) -> Captions:
     return Captions(
         model=models[value["caption_settings"]],
         frames=[
@@ -335,9 +345,10 @@ def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
     )
 
 
-def _transcript(value: Any, models: Mapping[str, Model], drop_doubtful: bool) -> Transcript:
+def _transcript(value: Any, models: Mapping[str, SavedModel], drop_doubtful: bool) -> Transcript:
     return Transcript(
         model=models[value["speech_settings"]],
+        in_english=models[value["speech_settings"]].task == "translate",
         utterances=_utterances(value["segments"], drop_doubtful),
         translations=_utterances(value["translations"], drop_doubtful) if "translations" in value else None,
     )
@@ -362,7 +373,7 @@ def _utterances(items: Any, drop_doubtful: bool) -> list[FlaggedUtterance]:
     ]
 
 
-def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
+def _clips(value: Any, models: Mapping[str, SavedModel]) -> Clips:
     return Clips(
         model=models[value["clip_settings"]],
         described=[
@@ -389,7 +400,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
 _TRANSITIONS: dict[str | None, Transition | None] = {"cut": "cut", "gradual": "gradual", None: None}
 
 
-def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | None:
+def _shots(items: Any, settings: Any, models: Mapping[str, SavedModel]) -> Shots | None:
     shots = [
         Shot(
             _seconds(item["start"]),
@@ -405,14 +416,14 @@ def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | No
     return Shots(models[settings], shots)
 
 
-def _summary(value: Any, models: Mapping[str, Model]) -> Summary:
+def _summary(value: Any, models: Mapping[str, SavedModel]) -> Summary:
     made = value["summary"]
     summary = made and SourceSummary(_text(made["title"]), _text(made["text"]), _texts(made["keywords"]))
     return Summary(models[value["summary_settings"]], summary or None)
 
 
-def _model(value: Any) -> Model:
-    return Model(_text(value["name"]), _text(value["revision"]))
+def _model(value: Any, settings: Any) -> SavedModel:
+    return SavedModel(_text(value["name"]), _text(value["revision"]), settings.get("task"))
 
 
 def _path(value: Any) -> str:

@@ -16,6 +16,7 @@ from itertools import chain, pairwise, zip_longest
 from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment, Utterance
+from reelscribe.contract.speech import ENGLISH
 from reelscribe.export.annotations_reader import AnnotatedSource, ClipText
 from reelscribe.export.cue_rules import CueRules, CueSource
 from reelscribe.export.line_breaks import Phrase, Piece, cut_phrases, line_text, lines_of, pieces_of, width
@@ -102,14 +103,16 @@ def shown_language(source: AnnotatedSource, rules: CueRules) -> str | None:
         rules: What cues show.
 
     Returns:
-        The language that is spoken for the longest time; None if cues show no speech, or it is not known.
+        The language that is spoken for the longest time, or English for a translation; None if cues show no speech, or
+        it is not known.
     """
     seconds = defaultdict[str, float](float)
     if source.transcript and rules.show_speech:
         for each in source.transcript.utterances:
             if each.language and _LANGUAGE.fullmatch(each.language):
                 seconds[each.language] += each.end - each.start
-    return max(seconds, key=lambda language: seconds[language], default=None)
+    spoken = max(seconds, key=lambda language: seconds[language], default=None)
+    return ENGLISH if spoken and source.transcript and source.transcript.in_english else spoken
 
 
 def _by_speaker(utterances: Iterable[Utterance]) -> Mapping[str | None, Sequence[Utterance]]:

@@ -342,7 +342,8 @@ class AudioTimeline:
     def add(self, batch: SavedAudioBatch) -> list[AudioResult]:
         """Return the results that are known with the next batch; `end` returns the others."""
         chunks: list[TimedTranscript | Silence | SpeechFailure]
-        chunks = [*batch.transcripts, *batch.silences, *batch.failures]
+        # Of a chunk that has both, the failure begins before what is said.
+        chunks = [*batch.failures, *batch.transcripts, *batch.silences]
         results: list[AudioResult] = []
         for chunk in sorted(chunks, key=lambda chunk: (chunk.start, chunk.speaker or "", chunk.end)):
             results += self._before(round(chunk.start, _DECIMALS))

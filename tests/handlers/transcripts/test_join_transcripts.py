@@ -1,5 +1,9 @@
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from transcripts.speech_model import join_transcripts
+from dataclasses import replace
+
+import numpy as np
+
+from reelscribe.contract.speech import BOTH, ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
+from transcripts.speech_model import Chunk, join_transcripts, with_translations
 
 
 def transcript(text: str, language: str | None = "en", **numbers: float) -> ChunkTranscript:
@@ -39,3 +43,12 @@ def test_its_language_is_that_of_the_first_chunk_with_text():
 def test_a_remainder_in_the_language_of_its_beginning_leaves_the_probability_as_it_was():
     parts = [(0.0, transcript("a", "en", language_probability=0.75)), (5.0, transcript("b", "en"))]
     assert join_transcripts(parts).language_probability == 0.75
+
+
+def test_nothing_is_translated_where_nobody_speaks():
+    chunks = [Chunk(np.zeros(9, np.float32), TranscriptionOptions(task=BOTH))] * 2
+    texts = [transcript("ja", "de"), transcript("yes", "de"), transcript("", "de"), transcript("you", "de")]
+    assert with_translations(chunks, texts) == [
+        replace(transcript("ja", "de"), translation=transcript("yes", "de")),
+        replace(transcript("", "de"), translation=transcript("", "de")),
+    ]

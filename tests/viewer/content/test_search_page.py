@@ -92,10 +92,17 @@ def test_kinds_are_searched_together_or_alone(tmp_path, thumbnails):
 
 
 def test_translations_are_found_with_what_is_said(tmp_path, thumbnails):
-    english = [{"start": 1.25, "end": 2.0, "text": "Good morning, Anna."}]
-    write_annotations(tmp_path, record("a.mp4", segments=segments("Hallo!", "Morgen, Anna."), translations=english))
+    english = [
+        {"start": 0.25, "end": 1.0, "text": "Hello, Anna!"},
+        {"start": 1.25, "end": 2.0, "text": "Good morning."},
+    ]
+    write_annotations(tmp_path, record("a.mp4", segments=segments("Hallo, Anna!", "Anna."), translations=english))
     with open_index(tmp_path) as index:
-        assert found(index, "anna", thumbnails) == ["Morgen, [Anna].", "Good morning, [Anna]."]
+        assert found(index, "anna", thumbnails) == [
+            "Hallo, [Anna]!",
+            "Hello, [Anna]!",
+            "[Anna].",
+        ]  # in the order of time
         view = SearchPage(index, thumbnails).view(Site("out"), SearchQuery("good", ("transcript",)))
         assert [(hit.kind, hit.start) for hit in view.hits] == [("transcript", 1.25)]
 

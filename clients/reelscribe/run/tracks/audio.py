@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
@@ -32,13 +31,11 @@ class AudioMedium(Medium):
     """Something that a model makes of chunks of audio."""
 
     item: ClassVar[str] = "chunk"
+    lacks: ClassVar[str]
+    """Name of what a chunk lacks that a model could not answer."""
+
     options: AudioOptions
     description: Any
-
-    @property
-    @abstractmethod
-    def lacks(self) -> str:
-        """Name of what a chunk lacks that a model could not answer."""
 
     @property
     def items_per_count(self) -> float:

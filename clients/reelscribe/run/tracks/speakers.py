@@ -39,15 +39,11 @@ class SpeakerMedium(AudioMedium):
 
     kind: ClassVar[Kind] = "speakers"
     counts: ClassVar[Counts] = "seconds of voices"
+    lacks: ClassVar[str] = "voices"
     description_type = SpeakerModelDescription
 
     options: SpeakerOptions
     description: SpeakerModelDescription
-
-    @property
-    def lacks(self) -> str:
-        """Name of what a chunk lacks that the model could not answer."""
-        return "voices"
 
     @property
     def choice(self) -> str:

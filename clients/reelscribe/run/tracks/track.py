@@ -199,7 +199,10 @@ class Track:
         return Assignment(source, planned, settings_id)
 
     def stop(self) -> None:
-        """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
+        """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else.
+
+        An answer about which the same model has to be asked again is not saved, and asked for anew by the next run.
+        """
         self._stopping = True
         self.pool.stop()
         for client in self._clients:

@@ -42,6 +42,7 @@ class TranscriptMedium(AudioMedium):
 
     kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of audio"
+    lacks: ClassVar[str] = "complete transcript"
     extras = frozenset({"word_times"})
     description_type = SpeechDescription
 
@@ -56,11 +57,6 @@ class TranscriptMedium(AudioMedium):
             self.options.check_aligning(self.description, self.second)
             settings["align"] = {"model": [self.second.name, self.second.revision], **self.second.numerics()}
         return settings
-
-    @property
-    def lacks(self) -> str:
-        """Name of what a chunk lacks that a model could not answer."""
-        return "aligned transcript" if self.second else "transcript"
 
     @property
     def choice(self) -> str:
@@ -85,9 +81,9 @@ class TranscriptMedium(AudioMedium):
             unsure = {
                 k: items[k]
                 for k, each in _transcripts(answers)
-                if not _is_sure(each) and each.language not in (None, language)
+                if each.text and not _is_sure(each) and each.language not in (None, language)
             }
-            yield FollowUp(unsure, medium=self.for_source({"language": language}))
+            yield FollowUp(unsure, _or_incomplete, medium=self.for_source({"language": language}))
         if self.second:
             words = {k: of_chunk for k, each in _transcripts(answers) if (of_chunk := _words(each))}
             spoken = {k: SpokenChunk(items[k], of_chunk) for k, of_chunk in words.items()}
@@ -95,13 +91,13 @@ class TranscriptMedium(AudioMedium):
             yield FollowUp(spoken, _with_aligned, of_second_model=operation)
 
     def results(
-        self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | Unaligned | RequestRefused]
+        self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | Incomplete | RequestRefused]
     ) -> SavedAudioBatch:
         """Return the transcripts of a batch, its silences, and the failures of its chunks."""
         transcripts, failures = [], []
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = stretch.times(batch.sample_rate)
-            transcript, why = answer if isinstance(answer, Unaligned) else (answer, answer)
+            transcript, why = answer if isinstance(answer, Incomplete) else (answer, answer)
             if isinstance(transcript, ChunkTranscript):
                 transcripts.append(TimedTranscript(start, end, transcript, stretch.speaker))
             if not isinstance(why, ChunkTranscript):
@@ -227,9 +223,15 @@ class SpeechOptions(AudioOptions):
             **({"channels": self.channels} if self.channels != "mix" else {}),
             "sample_rate": description.sample_rate,
             "chunk_seconds": description.chunk_seconds,
+            **({"chunks_per_request": self.batch_size(description)} if self._detects(description) else {}),
             **description.numerics(),
             "generation": dict(description.generation),
         }
+
+    def _detects(self, description: SpeechDescription) -> bool:
+        """Return whether a language is detected, for which the chunks of a request decide if it is unsure."""
+        several = description.detects_among and description.language is None
+        return several and len(self.transcription.languages) != 1
 
     def task(self, path: str, description: Description) -> AudioTask:
         """Return how to read the audio of a file and cut it into chunks for a model."""
@@ -268,30 +270,37 @@ def _words_of(segment: SpeechSegment) -> list[str]:
     return segment.text.split() if segment.words is None else [word.text for word in segment.words]
 
 
-class Unaligned(NamedTuple):
-    """A transcript whose words did not get their times from the model that was to align them."""
+class Incomplete(NamedTuple):
+    """A transcript that lacks what was to follow: the language of the chunks around, or the times of aligned words."""
 
     transcript: ChunkTranscript
-    """What the speech model heard, with the times that it has."""
+    """What the speech model answered first."""
     why: str
-    """What the other one answered."""
+    """What came of the second question."""
+
+
+def _or_incomplete(first: ChunkTranscript, second: ChunkTranscript | RequestRefused) -> ChunkTranscript | Incomplete:
+    """Return the second transcript of a chunk, or the first one with the refusal of the second."""
+    return (
+        second if isinstance(second, ChunkTranscript) else Incomplete(first, f"language of the chunks around: {second}")
+    )
 
 
 def _with_aligned(
     transcript: ChunkTranscript, aligned: ChunkTranscript | RequestRefused
-) -> ChunkTranscript | Unaligned:
+) -> ChunkTranscript | Incomplete:
     """Return a transcript whose words have the times of the aligned ones, and whose segments have those of their words.
 
     It is the transcript itself if its chunk is too short for its words.
     """
     if isinstance(aligned, RequestRefused):
-        return Unaligned(transcript, f"align model: {aligned}")
+        return Incomplete(transcript, f"align model: {aligned}")
     if not aligned.segments:
         return transcript
     timed = [word for segment in aligned.segments for word in segment.words or ()]
     words = _words(transcript)
     if len(timed) != len(words):
-        return Unaligned(transcript, f"align model: expected the times of {len(words)} words, got {len(timed)}")
+        return Incomplete(transcript, f"align model: expected the times of {len(words)} words, got {len(timed)}")
     left = zip(words, timed, strict=True)
     segments = []
     for segment in transcript.segments:

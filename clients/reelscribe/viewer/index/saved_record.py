@@ -5,7 +5,8 @@ The index reads lines with the same requirements for what is searched, so that w
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -43,6 +44,23 @@ class Clip(Text):
     flags: tuple[str, ...] = ()
 
 
+class _Timed(Protocol):
+    @property
+    def start(self) -> float: ...
+
+
+_Said = TypeVar("_Said", bound=_Timed)
+
+
+def in_order(said: Iterable[_Said]) -> list[_Said]:
+    """Return what is said, with what it is in English, in the order of time, by which searches number it.
+
+    Args:
+        said: The segments of speech, and then those of its translation.
+    """
+    return sorted(said, key=lambda each: each.start)
+
+
 def summary_texts(summary: SourceSummary | None) -> list[Text]:
     """Return what is searched of a summary: one text, at the beginning of the source.
 
@@ -63,8 +81,8 @@ class Texts(msgspec.Struct):
 
     @property
     def transcript(self) -> list[Text]:
-        """What is said, and then what it is in English."""
-        return [*self.segments, *self.translations]
+        """What is said, and what it is in English, in the order of time."""
+        return in_order([*self.segments, *self.translations])
 
     @property
     def summary(self) -> list[Text]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from reelscribe.contract.outcomes import SourceSummary
-from reelscribe.viewer.index.saved_record import Clip, Error, SourcePart, Text, summary_texts
+from reelscribe.viewer.index.saved_record import Clip, Error, SourcePart, Text, in_order, summary_texts
 from reelscribe.viewer.index.word_rules import folded, indexed_text
 from reelscribe.viewer.pages.parameters import TEXT_KINDS
 
@@ -270,7 +270,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         "summary": summary_texts(record.summary),
         "captions": record.caption_spans,
         "clips": record.clips,
-        "transcript": [*record.segments, *record.translations],
+        "transcript": in_order([*record.segments, *record.translations]),
     }
     return IndexedLine(row, [[text.text for text in texts[kind]] for kind in TEXT_KINDS])
 

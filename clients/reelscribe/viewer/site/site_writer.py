@@ -21,7 +21,7 @@ from reelscribe.export.speakers import SpeakerNames, read_speaker_names
 from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.viewer.content.source_page import source_view, used_settings
-from reelscribe.viewer.index.saved_record import SavedRecord, UnreadableRecord, read_record
+from reelscribe.viewer.index.saved_record import SavedRecord, UnreadableRecord, in_order, read_record
 from reelscribe.viewer.index.source_row import BadLine, SourceRow, read_line
 from reelscribe.viewer.index.word_rules import folded
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused, playback_of_format
@@ -203,7 +203,7 @@ def _texts(view: SourceView, number: int) -> Iterator[IndexedText]:
     if view.summary and number == 1:  # each page of a source has its summary, which is found once
         yield IndexedText("summary", view.start, line_thumbnail_time(times, view.start, view.start), view.summary.line)
     tracks: dict[str, tuple[Line, ...]] = {track.kind: track.lines for track in view.tracks}
-    tracks["transcript"] = (*tracks.get("transcript", ()), *tracks.get("translations", ()))
+    tracks["transcript"] = tuple(in_order([*tracks.get("transcript", ()), *tracks.get("translations", ())]))
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:
