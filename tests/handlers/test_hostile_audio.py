@@ -1,6 +1,7 @@
 """Every kind of model of audio with requests that nobody honest sends, beside others in the same call."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from support.hostile_pickles import HOSTILE
 from support.speaker_models import save_encoder, talk
 from support.tiny_models import save_canary, save_parakeet, save_parakeet_tdt, save_qwen3_asr, save_wav2vec2
 
+ROOT = Path(__file__).parents[2]
+
 SAVE = {
+    "whisper": lambda _: str(ROOT / "demo" / "models" / "speech"),
     "wav2vec2": lambda folder: save_wav2vec2(folder, masked=True),
     "parakeet-ctc": save_parakeet,
     "parakeet-tdt": save_parakeet_tdt,
