@@ -99,6 +99,7 @@ def compare(
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Return the table."""
+    compute_on_one_thread()
     model, converted = options.folder / "whisper-tiny.en", folder / "converted"
     convert(str(model), str(converted), "auto")
     local = LocalSpeech(model, device_batch=8, engine="ctranslate2", converted=str(converted))
@@ -122,7 +123,6 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
 
 def main() -> None:
     """Print the table."""
-    compute_on_one_thread()
     parser = command_parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=10)

@@ -64,6 +64,7 @@ def with_pauses(options: argparse.Namespace) -> Recording:
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Return the table."""
+    compute_on_one_thread()
     local = LocalSpeech(options.folder / "whisper-tiny.en", device_batch=8)
     recording = with_pauses(options)
     path = recording.write(folder / "recording.flac")
@@ -86,7 +87,6 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Report]:
 
 def main() -> None:
     """Print the table."""
-    compute_on_one_thread()
     parser = command_parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--half", type=int, choices=(0, 1), default=0)

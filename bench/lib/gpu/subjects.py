@@ -157,7 +157,8 @@ def whisper(size: Size, tokens: int) -> Subject:
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
-            chunks = [Chunk(samples, TranscriptionOptions())] * items
+            # Copies, as chunks with the same array are encoded once.
+            chunks = [Chunk(samples.copy(), TranscriptionOptions()) for _ in range(items)]
             return lambda: model.transcribe(chunks)
 
         return Loaded(network, network, batch)
