@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +113,9 @@ def transcript(name: int) -> ChunkTranscript:
 
 
 async def transcripts(request: Received) -> web.Response:
-    """Respond like the speech handler."""
-    return web.json_response([transcript(name).to_json() for name in request.names()])
+    """Respond like the speech handler, in the language that was asked for."""
+    language = request.tree.get("language", "en")
+    return web.json_response([replace(transcript(name), language=language).to_json() for name in request.names()])
 
 
 def description_of(name: int) -> ClipDescription:

@@ -106,7 +106,10 @@ def test_a_transcript_and_its_translation_are_those_of_each_alone(directory, eng
     said, translated, both = (
         model.transcribe(chunks(NOISES, task=task, word_times=True)) for task in ("transcribe", "translate", "both")
     )
-    assert both == [replace(one, translation=other) for one, other in zip(said, translated, strict=True)]
+    heard = [
+        other if one.text else replace(other, text="", segments=()) for one, other in zip(said, translated, strict=True)
+    ]
+    assert both == [replace(one, translation=other) for one, other in zip(said, heard, strict=True)]
     assert both == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, task="both", word_times=True)]
     assert {each.text for each in said} != {each.text for each in translated}
 
