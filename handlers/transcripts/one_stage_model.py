@@ -111,7 +111,7 @@ class OneStageModel(ABC, Generic[Answer]):
 
     def language_of(self, chunk: Chunk) -> str | None:
         """Return the code of the language of a chunk, or None if no one has named it."""
-        return chunk.options.language or self.language
+        return next(iter(chunk.options.languages), self.language)  # of several, this model could not choose
 
     def seconds(self, chunk: Chunk) -> float:
         """Return the length of a chunk in seconds."""

@@ -63,7 +63,7 @@ async def test_a_frame_is_captioned_and_a_chunk_transcribed(server):
     async with SpeechClient([Server(server.url)], "m") as client:
         await client.describe()
         chunk = np.zeros(32_000, np.int16)
-        (transcript,) = await client.transcribe([chunk], 16_000, TranscriptionOptions(language="en"))
+        (transcript,) = await client.transcribe([chunk], 16_000, TranscriptionOptions(language="en, en"))
     assert (transcript.segments[0].start, transcript.segments[0].end, transcript.language) == (0.5, 2.0, "en")
     assert (server.asked[1]["language"], server.asked[1]["response_format"]) == ("en", "verbose_json")
 

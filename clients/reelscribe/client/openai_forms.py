@@ -158,6 +158,7 @@ def chats(
 def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[Sequence[SampleArray], ChunkTranscript]:
     """Return how a server is asked for the transcript of a chunk, (samples,) int16 mono at `sample_rate` Hz."""
     asked = options or TranscriptionOptions()
+    language = next(iter(asked.languages), None)
 
     def pack(chunks: Sequence[SampleArray], model: str, without: Collection[str]) -> Content:
         if asked.task == BOTH:
@@ -166,14 +167,14 @@ def transcripts(sample_rate: int, options: TranscriptionOptions | None) -> Form[
             raise UsageError(f"language: expected one code with OpenAI's API, got {asked.language!r}")
         fields = {"model": model, "temperature": "0"}
         fields["response_format"] = "json" if SEGMENTS in without else SEGMENTS
-        if asked.language:
-            fields["language"] = asked.language
+        if language:
+            fields["language"] = language
         if asked.previous_text:
             fields["prompt"] = _unicode(asked.previous_text)
         return _form(fields, _wav(chunks[0], sample_rate))
 
     def parse(value: Any, chunks: Sequence[SampleArray]) -> ChunkTranscript:
-        return _read_transcript(value, len(chunks[0]) / sample_rate, asked.language)
+        return _read_transcript(value, len(chunks[0]) / sample_rate, language)
 
     path = f"audio/{'translations' if asked.task == 'translate' else 'transcriptions'}"
     return Form(path, pack, parse, asks_segments=True)

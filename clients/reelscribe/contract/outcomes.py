@@ -176,7 +176,7 @@ class Silence(TimedText):
 
 @dataclass(frozen=True)
 class SpeechFailure(TimedText):
-    """The reason why a stretch of audio has no transcript, or one without the times that a second model gives words."""
+    """The reason why a stretch of audio has no transcript, or lacks what was asked about it in a second request."""
 
     start: float
     """Presentation time at which it starts, in seconds."""

@@ -259,7 +259,8 @@ class TimedTranscript(NamedTuple):
 class SavedAudioBatch(SavedBatch):
     """The results of the samples from `first` to before `stop`; each chunk is in one of three lists.
 
-    A chunk whose words a second model could not align is in two: that of transcripts, and that of failures.
+    A chunk with a transcript about which a second question was refused is in two: that of transcripts, and that of
+    failures.
     """
 
     transcripts: Sequence[TimedTranscript] = ()

@@ -18,16 +18,7 @@ from reelscribe import errors
 from reelscribe._files import file_stat
 from reelscribe._tasks import cancel_all
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
-from reelscribe.contract.outcomes import (
-    Caption,
-    ClipFailure,
-    DescribedClip,
-    Failure,
-    Silence,
-    SpeechFailure,
-    Translation,
-    Utterance,
-)
+from reelscribe.contract.outcomes import AudioResult, Caption, ClipFailure, DescribedClip, Failure
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
@@ -68,7 +59,7 @@ def caption_file(
 
 def transcribe_file(
     client: SpeechClient, path: str, options: SpeechOptions | None = None
-) -> AsyncGenerator[Utterance | Translation | Silence | SpeechFailure, None]:
+) -> AsyncGenerator[AudioResult, None]:
     """Transcribe the audio of one media file.
 
     Args:

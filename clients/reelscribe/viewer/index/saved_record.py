@@ -6,6 +6,7 @@ The index reads lines with the same requirements for what is searched, so that w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -70,7 +71,7 @@ def summary_texts(summary: SourceSummary | None) -> list[Text]:
     return [Text(0.0, 0.0, summary.line)] if summary else []
 
 
-class Texts(msgspec.Struct):
+class Texts(msgspec.Struct, dict=True):
     """The texts of a record that are searched."""
 
     saved_summary: SourceSummary | None = msgspec.field(default=None, name="summary")
@@ -79,7 +80,7 @@ class Texts(msgspec.Struct):
     segments: list[Text] = []
     translations: list[Text] = []
 
-    @property
+    @cached_property
     def transcript(self) -> list[Text]:
         """What is said, and what it is in English, in the order of time."""
         return in_order([*self.segments, *self.translations])
