@@ -37,20 +37,22 @@ import jiwer
 import numpy as np
 import soxr
 import torch
+from numpy.typing import NDArray
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.conversations import Conversation, Readers, Reading, converse, real_readers, trimmed
+from lib.conversations import Conversation, Readers, Reading, SpokenTurn, converse, real_readers, trimmed
 from lib.local_speech import LocalSpeech, compute_on_one_thread, utterances
 from lib.real_recordings import words_of, wrong_words
 from lib.recordings import Recording
 from lib.report import Report, publish
 from reelscribe.contract.outcomes import Turn, Utterance
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.contract.voices import SpeakerBounds
+from reelscribe.contract.voices import ChunkVoices, SpeakerBounds
 from reelscribe.results.speakers import TimedVoices, with_speakers
 from reelscribe.run.tracks.speakers import SpeakerOptions, turns_of
 from reelscribe.run.tracks.transcripts import SpeechOptions
 from speakers.speaker_model import SpeakerModel, SpeakerSettings
+from speakers.voice_activity import Stretch
 from synthetic.espeak import speak_reproducibly
 from synthetic.phrases import HELD_OUT_VARIANTS, SAMPLE_RATE, TRAINED_VARIANTS, WORDS
 from transcripts.speech_model import Chunk
@@ -75,26 +77,52 @@ class Told(NamedTuple):
     turns: Sequence[Turn]
 
 
+class GivenStretches(SpeakerModel):
+    """The handler's model, to which the stretches of chunks may be given, as a perfect diarizer would find them."""
+
+    given: Sequence[list[Stretch]] = ()
+    """The stretches of the chunks of the next call; empty for those that the model finds."""
+
+    def stretches(self, chunks: Sequence[NDArray[np.float32]]) -> list[list[Stretch]]:
+        """Return the given stretches."""
+        return [*self.given] or super().stretches(chunks)
+
+
+def stretches_between(start: float, end: float, turns: Sequence[SpokenTurn]) -> list[Stretch]:
+    """Return the turns from `start` to before `end`, in seconds, as a diarizer numbers their speakers."""
+    numbers: dict[str, int] = {}
+    inside = [turn for turn in turns if turn.start < end and turn.end > start]
+    edges = [(max(start, turn.start), min(end, turn.end)) for turn in inside]
+    frames = [(round((first - start) * 100), round((last - start) * 100)) for first, last in edges]
+    return [
+        Stretch(first, stop, numbers.setdefault(turn.reader, len(numbers)))
+        for turn, (first, stop) in zip(inside, frames, strict=True)
+        if stop > first
+    ]
+
+
 class LocalSpeakers:
     """The handler's model, with audio cut as the client does."""
 
     def __init__(self, weights: Path) -> None:
         """Load the model."""
-        self._model = SpeakerModel(SpeakerSettings(str(weights)), torch.device("cpu"))
+        self._model = GivenStretches(SpeakerSettings(str(weights)), torch.device("cpu"))
         self._description = self._model.description(1, 120)
 
-    def voices(self, conversation: Conversation) -> list[TimedVoices]:
-        """Return the voices of a conversation."""
+    def voices(self, conversation: Conversation, truth: Sequence[SpokenTurn] = ()) -> list[TimedVoices]:
+        """Return the voices of a conversation; `truth`, its turns, stands for what finds them in each chunk."""
         chunker = SpeakerOptions().task("", self._description).chunker()
         chunks = [*chunker.push(conversation.samples), *chunker.flush()]
         ends = np.cumsum([len(chunk) for chunk in chunks]) / SAMPLE_RATE
         items = [Chunk(chunk.astype(np.float32) / np.float32(32768), TranscriptionOptions()) for chunk in chunks]
-        answers = [
-            answer
-            for at in range(0, len(items), _AT_ONCE)
-            for answer in self._model.voices([items[at : at + _AT_ONCE]])
-        ]
         starts = [0.0, *ends.tolist()]
+        answers: list[ChunkVoices] = []
+        for at in range(0, len(items), _AT_ONCE):
+            if truth:
+                times = zip(starts[at:], ends[at : at + _AT_ONCE], strict=False)
+                self._model.given = [stretches_between(*each, truth) for each in times]
+            answers += self._model.voices([items[at : at + _AT_ONCE]])
+        self._model.given = ()
         return [TimedVoices(*each) for each in zip(starts, ends.tolist(), answers, strict=False)]
 
 
@@ -171,6 +199,11 @@ def measure(local: LocalSpeakers, name: str, readers: Readers, count: int, lengt
         number = len({turn.reader for turn in truth.turns})
         known.append(Told(truth, turns_of(voices, SpeakerBounds(number, number))))
     add_row(report, f"{name}, number given", known, seconds)
+    begun = time.perf_counter()
+    heard = [(truth, local.voices(truth, truth.turns)) for truth, _ in heard]
+    seconds = time.perf_counter() - begun
+    given = [Told(truth, turns_of(voices, SpeakerBounds())) for truth, voices in heard]
+    add_row(report, f"{name}, chunks given", given, seconds)
 
 
 def measure_hour(local: LocalSpeakers, readers: Readers, report: Report) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, digest_of
 from runtime.state_dict import load_weights, weights_file
-from speakers.voice_activity import Window, speech_in, windows_of
+from speakers.diarizer import Diarizer
+from speakers.voice_activity import Stretch, Window, alone, speech_in, windows_of
 from speakers.voice_encoder import HOP, SAMPLE_RATE, MelPowers, VoiceEncoder
 from transcripts.speech_model import MIN_CHUNK_SECONDS, Chunk, Samples, round_seconds
 
@@ -43,6 +45,15 @@ class SpeakerSettings(ModelSettings):
     """Length of the audio of which an embedding is made, in seconds: 0.2 to 10. It is that of the training."""
     step_seconds: float = 0.4
     """Length of the parts of speech that each have an embedding, in seconds: 0.1 to 10."""
+    diarizer: str | None = None
+    """Hub name, or a directory, of a Nemotron diarization model, which finds who speaks in a chunk, also where several
+    speak at once. None finds speech by its loudness, and tells speakers apart by embeddings alone."""
+    diarizer_revision: str | None = None
+    """Its commit, branch or tag on the hub."""
+
+    def of_diarizer(self) -> ModelSettings | None:
+        """Return the settings of the diarization model, if there is one."""
+        return ModelSettings(self.diarizer, self.diarizer_revision, self.dtype) if self.diarizer else None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,6 +63,17 @@ class SpeakerSettings(ModelSettings):
         for name, (least, most) in ranges.items():
             if type(value := getattr(self, name)) not in (int, float) or not least <= value <= most:
                 raise StartupError(f"YAML, handler, {name}: expected {least:g} to {most:g} seconds, got {value!r}")
+
+
+class _Voice(NamedTuple):
+    """What has one embedding: a part of what is spoken, or all that a speaker says in a chunk."""
+
+    speaker: int | None
+    """Number of the speaker in the chunk, from 0; None if speakers are not told apart."""
+    parts: Sequence[tuple[int, int]]
+    """First frame of each part, and the frame after its last one."""
+    windows: Sequence[Window]
+    """The windows whose embeddings are averaged, at least one."""
 
 
 class SpeakerModel:
@@ -81,6 +103,8 @@ class SpeakerModel:
         self._file = weights_file(Path(settings.pretrained))
         self._dtype = settings.torch_dtype(device)
         self._mel_powers = MelPowers(device)
+        diarizer = settings.of_diarizer()
+        self._diarizer = Diarizer(diarizer, device) if diarizer else None
         try:
             self.network = VoiceEncoder(load_weights(self._file)).to(device, self._dtype)
             # A model that cannot listen must not load, and no request should wait for lazy initialisation.
@@ -108,15 +132,19 @@ class SpeakerModel:
         """
         chunks = [chunk.samples for part in slices for chunk in part]
         self._counters.add("audio_seconds", sum(map(len, chunks)) / SAMPLE_RATE)
-        windows = [self._windows(samples) for samples in chunks]
+        voices = [*map(self._voices, chunks, self.stretches(chunks))]
+        windows = [[window for voice in each for window in voice.windows] for each in voices]
         inputs = [self._inputs(samples, each) for samples, each in zip(chunks, windows, strict=True) if each]
-        embeddings = self._embeddings(torch.cat(inputs)) if inputs else np.empty((0, self.network.size), np.float16)
-        answers, first = [], 0
-        for each in windows:
-            times = tuple((_seconds(window.start), _seconds(window.stop)) for window in each)
-            answers.append(ChunkVoices(times, embeddings[first : first + len(each)].astype("<f2").tobytes()))
-            first += len(each)
-        return answers
+        embeddings = iter(self._embeddings(torch.cat(inputs)) if inputs else ())
+        return [_answer(each, embeddings) for each in voices]
+
+    def stretches(self, chunks: Sequence[Samples]) -> list[list[Stretch]]:
+        """Return where somebody speaks in each chunk, and with a diarizer who.
+
+        Args:
+            chunks: (N,) values from -1 to 1 at SAMPLE_RATE.
+        """
+        return self._diarizer(chunks) if self._diarizer else [speech_in(samples) for samples in chunks]
 
     def description(self, workers: int, response_seconds: float) -> SpeakerModelDescription:
         """Describe the model to clients.
@@ -128,7 +156,11 @@ class SpeakerModel:
         return SpeakerModelDescription(
             name=self.settings.model,
             revision=digest_of([self._file]),
-            generation={"window_seconds": self.settings.window_seconds, "step_seconds": self.settings.step_seconds},
+            generation={
+                "window_seconds": self.settings.window_seconds,
+                "step_seconds": self.settings.step_seconds,
+                **({"diarizer": [self.settings.diarizer, self._diarizer.revision]} if self._diarizer else {}),
+            },
             embedding_size=self.network.size,
             sample_rate=SAMPLE_RATE,
             chunk_seconds=self.settings.chunk_seconds,
@@ -145,9 +177,21 @@ class SpeakerModel:
         settings = self.settings
         return round(settings.window_seconds * SAMPLE_RATE / HOP), round(settings.step_seconds * SAMPLE_RATE / HOP)
 
-    def _windows(self, samples: Samples) -> list[Window]:
-        """Return the windows of the speech in a chunk."""
-        return [window for stretch in speech_in(samples) for window in windows_of(*stretch, *self._frames)]
+    def _voices(self, samples: Samples, stretches: Sequence[Stretch]) -> list[_Voice]:
+        """Return what gets an embedding of what is spoken in a chunk."""
+        frames = len(samples) // HOP  # a diarizer may have one more
+        stretches = [each._replace(stop=min(each.stop, frames)) for each in stretches if each.start < frames]
+        if stretches and stretches[0].speaker is None:
+            return [_Voice(None, [window[:2]], [window]) for each in stretches for window in self._windows(each)]
+        voices: list[_Voice] = []
+        for speaker in sorted({each.speaker for each in stretches if each.speaker is not None}):
+            own = [each for each in stretches if each.speaker == speaker]
+            windows = [window for each in alone(own, stretches) or own for window in self._windows(each)]
+            voices.append(_Voice(len(voices), [each[:2] for each in own], windows))
+        return voices
+
+    def _windows(self, stretch: Stretch) -> list[Window]:
+        return windows_of(stretch.start, stretch.stop, *self._frames)
 
     def _inputs(self, samples: Samples, windows: Sequence[Window]) -> Tensor:
         """Return the spectrograms of windows of a chunk, (B, T, 40), all at the same level.
@@ -170,6 +214,25 @@ class SpeakerModel:
         if not embeddings.isfinite().all():
             raise FloatingPointError(f"embeddings: expected finite numbers, got NaN, in {self._dtype}")
         return embeddings.numpy().astype(np.float16)
+
+
+def _answer(voices: Sequence[_Voice], embeddings: Iterator[np.ndarray]) -> ChunkVoices:
+    """Return the answer for a chunk.
+
+    Args:
+        voices: Those of the chunk.
+        embeddings: The embedding of each window of theirs, and then those of further chunks, which are left.
+    """
+    means = []
+    for voice in voices:
+        mean = np.mean([*islice(embeddings, len(voice.windows))], axis=0, dtype=np.float32)
+        means.append((mean / np.linalg.norm(mean)).astype("<f2"))
+    parts = sorted((*part, k) for k, voice in enumerate(voices) for part in voice.parts)
+    return ChunkVoices(
+        tuple((_seconds(start), _seconds(stop)) for start, stop, _ in parts),
+        b"".join(means[k].tobytes() for _, _, k in parts),
+        tuple(k for _, _, k in parts) if voices and voices[0].speaker is not None else None,
+    )
 
 
 def _seconds(frame: int) -> float:

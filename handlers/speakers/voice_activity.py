@@ -6,6 +6,7 @@ what is clearly louder than these, and not much quieter than the loudest, counts
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -36,6 +37,17 @@ SHORTEST_FRAMES = 20
 """Shorter stretches are no speech, in frames of 10 ms."""
 
 
+class Stretch(NamedTuple):
+    """A stretch of a chunk in which somebody speaks, in frames of 10 ms."""
+
+    start: int
+    """First frame."""
+    stop: int
+    """Frame after its last one."""
+    speaker: int | None = None
+    """Number of the speaker among those of the chunk, from 0; None if speakers are not told apart."""
+
+
 class Window(NamedTuple):
     """A part of a stretch of speech, and the frames around it of which an embedding is made."""
 
@@ -49,8 +61,8 @@ class Window(NamedTuple):
     """Frame after its last one."""
 
 
-def speech_in(samples: NDArray[np.float32]) -> list[tuple[int, int]]:
-    """Return the stretches with speech: their first frames, and the frames after their last ones.
+def speech_in(samples: NDArray[np.float32]) -> list[Stretch]:
+    """Return the stretches with speech, whoever speaks.
 
     Args:
         samples: (N,) values from -1 to 1.
@@ -63,14 +75,27 @@ def speech_in(samples: NDArray[np.float32]) -> list[tuple[int, int]]:
     room, loud = np.percentile(levels, [ROOM_PERCENTILE, LOUD_PERCENTILE])
     # Where nobody pauses, the quietest levels are those of speech.
     threshold = max(QUIETEST_DB, loud - LOUD_RANGE_DB, min(room + ROOM_MARGIN_DB, loud - 15.0))
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], levels > threshold, [False]])))
-    stretches: list[tuple[int, int]] = []
-    for start, stop in edges.reshape(-1, 2).tolist():
-        if stretches and start - stretches[-1][1] < PAUSE_FRAMES:
-            stretches[-1] = (stretches[-1][0], stop)
+    stretches: list[Stretch] = []
+    for each in _stretches(levels > threshold):
+        if stretches and each.start - stretches[-1].stop < PAUSE_FRAMES:
+            stretches[-1] = stretches[-1]._replace(stop=each.stop)
         else:
-            stretches.append((start, stop))
-    return [(start, stop) for start, stop in stretches if stop - start >= SHORTEST_FRAMES]
+            stretches.append(each)
+    return [each for each in stretches if each.stop - each.start >= SHORTEST_FRAMES]
+
+
+def alone(own: Sequence[Stretch], stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Return the parts of a speaker's stretches in which nobody else speaks, but for very short ones.
+
+    Args:
+        own: The stretches of the speaker.
+        stretches: Those of all speakers of the chunk.
+    """
+    frames = np.zeros((2, max(each.stop for each in stretches)), bool)  # of the speaker, and of others
+    for each in stretches:
+        frames[int(each.speaker != own[0].speaker), each.start : each.stop] = True
+    stretches = _stretches(frames[0] & ~frames[1], own[0].speaker)
+    return [each for each in stretches if each.stop - each.start >= SHORTEST_FRAMES]
 
 
 def windows_of(start: int, stop: int, length: int, step: int) -> list[Window]:
@@ -88,3 +113,9 @@ def windows_of(start: int, stop: int, length: int, step: int) -> list[Window]:
         begin = max(start, min((first + end - length) // 2, stop - length))
         windows.append(Window(first, end, begin, min(stop, begin + length)))
     return windows
+
+
+def _stretches(active: NDArray[np.bool_], speaker: int | None = None) -> list[Stretch]:
+    """Return the stretches of frames that are true, (N,)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], active, [False]])))
+    return [Stretch(start, stop, speaker) for start, stop in edges.reshape(-1, 2).tolist()]

@@ -1,7 +1,8 @@
 """The voices in audio: a speaker model's answer for one chunk, and the number of speakers that is expected.
 
 An embedding is a vector that is alike, in direction, for the same speaker. A chunk has one for each part of what is
-spoken in it.
+spoken in it. A model that tells speakers apart by itself numbers those of each chunk anew; only embeddings tell which
+speakers of two chunks are the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -30,14 +30,16 @@ class ChunkVoices:
     """The voices in one chunk."""
 
     times: tuple[tuple[float, float], ...]
-    """Start and end of each part, in seconds from the start of the chunk, in order."""
+    """Start and end of each part, in seconds from the start of the chunk, in the order of their starts."""
     embeddings: bytes
     """The embedding of each part, one after the other: (N, D) float16, little-endian."""
+    speakers: tuple[int, ...] | None = None
+    """Number of the speaker of each part, from 0, in this chunk alone; None if the model does not tell them apart."""
 
     @property
     def end(self) -> float:
-        """End of the last part, in seconds from the start of the chunk; 0 if there is none."""
-        return self.times[-1][1] if self.times else 0.0
+        """End of what is spoken, in seconds from the start of the chunk; 0 if nothing is."""
+        return max((end for _, end in self.times), default=0.0)
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the embeddings, (N, D)."""
@@ -47,7 +49,8 @@ class ChunkVoices:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends, and that the ledger keeps."""
         times = [time for each in self.times for time in each]
-        return {"times": times, "embeddings": base64.b64encode(self.embeddings).decode()}
+        speakers = {} if self.speakers is None else {"speakers": list(self.speakers)}
+        return {"times": times, "embeddings": base64.b64encode(self.embeddings).decode(), **speakers}
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -65,13 +68,25 @@ class ChunkVoices:
         if not isinstance(value, dict):
             raise TypeError(f"voices: expected an object, got {brief(value)}")
         seconds = [read_number("times", each, lowest=0) for each in read_list("times", value["times"])]
-        if len(seconds) % 2 or any(later < earlier for earlier, later in pairwise(seconds)):
+        starts, ends = seconds[::2], seconds[1::2]
+        if (
+            len(seconds) % 2
+            or starts != sorted(starts)
+            or any(end < start for start, end in zip(starts, ends, strict=True))
+        ):
             raise ValueError("times: expected a start and an end of each part, in order")
+        speakers = None
+        if "speakers" in value:
+            speakers = tuple(read_list("speakers", value["speakers"]))
+            if len(speakers) != len(starts) or any(
+                type(each) is not int or not 0 <= each < MOST_SPEAKERS for each in speakers
+            ):
+                raise ValueError(f"speakers: expected a number from 0 to {MOST_SPEAKERS - 1} for each part")
         try:
             embeddings = base64.b64decode(read_text("embeddings", value["embeddings"]), validate=True)
         except binascii.Error as error:
             raise ValueError(f"embeddings: expected base64 ({error})") from None
-        voices = cls(tuple(zip(seconds[::2], seconds[1::2], strict=True)), embeddings)
+        voices = cls(tuple(zip(starts, ends, strict=True)), embeddings, speakers)
         if (
             len(embeddings) % 2
             or (len(embeddings) // 2) % max(1, len(voices.times))

@@ -1,9 +1,10 @@
 """Which voices are of the same speaker: embeddings of a recording are joined to clusters, one for each speaker.
 
 Embeddings are joined in blocks by agglomerative clustering with average linkage (scipy), so that the memory that hours
-take is bounded. What the blocks leave are clusters with a weight, of which the most alike are joined until no two are
-alike enough. Clusters of little time are of nobody: they are overlapping speech, laughter or noise. At the
-end, each embedding belongs to the speaker whose mean it is most alike.
+take is bounded. Where the model tells the speakers of each chunk apart, these are the blocks and their clusters. What
+the blocks leave are clusters with a weight, of which the most alike are joined until no two are alike enough. Clusters
+of little time are of nobody: they are overlapping speech, laughter or noise. At the end, each embedding belongs to the
+speaker whose mean it is most alike, and two speakers of a chunk to two means.
 
 Alike is the cosine of two vectors: 1 for the same direction. Parameters were chosen on one half of the readers of
 `scripts/bench diarization`, whose other half gives the figures.
@@ -11,10 +12,12 @@ Alike is the cosine of two vectors: 1 for the same direction. Parameters were ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.voices import SpeakerBounds
+from reelscribe.contract.voices import MOST_SPEAKERS, SpeakerBounds
 
 VERSION = "1"
 """Changes when the same embeddings get other speakers."""
@@ -45,44 +48,85 @@ _ROUNDS = 3
 Vectors = NDArray[np.float32]
 """Embeddings or means, (N, D)."""
 
+Labels = NDArray[np.intp]
+"""Numbers of clusters, or of the speakers of a chunk, from 0: (N,)."""
 
-def speakers_of(embeddings: Vectors, seconds: NDArray[np.float64], bounds: SpeakerBounds) -> list[int]:
+
+def speakers_of(
+    embeddings: Vectors, seconds: NDArray[np.float64], bounds: SpeakerBounds, told: Sequence[Labels] | None = None
+) -> list[int]:
     """Return the number of the speaker of each embedding, from 0 in the order in which they first appear.
 
     Args:
         embeddings: (N, D), in the order of time, of any length but 0.
         seconds: (N,): how long each speaks.
         bounds: How many speakers there may be.
+        told: For each chunk, the speakers of its embeddings as the model has numbered them; N in all. None if the model
+            does not tell speakers apart.
     """
     if not len(embeddings):
         return []
     unit = _unit(embeddings.astype(np.float32))
+    least = (
+        bounds.least if told is None else max(bounds.least, min(bounds.most or MOST_SPEAKERS, _at_once(seconds, told)))
+    )
     sums, weights = np.empty((0, unit.shape[1]), np.float32), np.empty(0)
-    for first in range(0, len(unit), BLOCK):
-        block, long = unit[first : first + BLOCK], seconds[first : first + BLOCK]
-        labels = _block_labels(block, bounds.least)
+    first = 0
+    for labels in _blocks(unit, least) if told is None else told:
+        block, long = unit[first : first + len(labels)], seconds[first : first + len(labels)]
+        first += len(labels)
         count = labels.max() + 1
         of_block = np.zeros((count, unit.shape[1]), np.float32)
         np.add.at(of_block, labels, block * long[:, None].astype(np.float32))
         sums = np.concatenate([sums, of_block])
         weights = np.concatenate([weights, np.bincount(labels, long, count)])
-        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, bounds.least, MOST_CLUSTERS)
+        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, least, MOST_CLUSTERS)
     heavy = np.argsort(-weights, kind="stable")
     short = min(MIN_SECONDS, MIN_SHORT_SHARE * float(weights.sum()))
     least_seconds = max(MIN_SHARE * float(weights.max()), short)
-    enough = max(bounds.least, int((weights >= least_seconds).sum()))
+    enough = max(least, int((weights >= least_seconds).sum()))
     kept = np.sort(heavy[:enough])
-    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, bounds.least, bounds.most)[0])
+    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, least, bounds.most)[0])
     for _ in range(_ROUNDS):
-        labels = (unit @ means.T).argmax(1)
+        labels = _nearest(unit, seconds, means, told)
         used = np.unique(labels)
         means = _unit(np.stack([(unit[labels == k] * seconds[labels == k, None]).sum(0) for k in used]))
-    labels = (unit @ means.T).argmax(1)
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(label, len(numbers)) for label in labels.tolist()]
+    return [numbers.setdefault(label, len(numbers)) for label in _nearest(unit, seconds, means, told).tolist()]
 
 
-def _block_labels(vectors: Vectors, least: int) -> NDArray[np.intp]:
+def _blocks(vectors: Vectors, least: int) -> Iterator[Labels]:
+    """Yield the numbers of the clusters of the embeddings of each block."""
+    for first in range(0, len(vectors), BLOCK):
+        yield _block_labels(vectors[first : first + BLOCK], least)
+
+
+def _at_once(seconds: NDArray[np.float64], told: Sequence[Labels]) -> int:
+    """Return the largest number of speakers of a chunk, of those who speak for long enough to be believed."""
+    parts = np.split(seconds, np.cumsum([len(labels) for labels in told])[:-1])
+    return max(int((np.bincount(labels, long) >= MIN_SECONDS).sum()) for labels, long in zip(told, parts, strict=True))
+
+
+def _nearest(unit: Vectors, seconds: NDArray[np.float64], means: Vectors, told: Sequence[Labels] | None) -> Labels:
+    """Return the number of the mean that each embedding is most alike, or all embeddings of a speaker of a chunk."""
+    from scipy.optimize import linear_sum_assignment
+
+    alike = unit @ means.T
+    nearest: Labels = alike.argmax(1)
+    first = 0
+    for labels in told or ():
+        part = slice(first, first + len(labels))
+        first += len(labels)
+        of_speakers = np.zeros((labels.max() + 1, len(means)))
+        np.add.at(of_speakers, labels, alike[part] * seconds[part, None])
+        chosen = of_speakers.argmax(1)
+        speakers, columns = linear_sum_assignment(of_speakers, maximize=True)
+        chosen[speakers] = columns
+        nearest[part] = chosen[labels]
+    return nearest
+
+
+def _block_labels(vectors: Vectors, least: int) -> Labels:
     """Return the number of the cluster of each embedding of a block, from 0; there are at least so many clusters."""
     from scipy.cluster.hierarchy import fcluster, linkage
 

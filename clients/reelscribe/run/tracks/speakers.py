@@ -123,11 +123,22 @@ def turns_of(chunks: Sequence[TimedVoices], bounds: SpeakerBounds) -> list[Turn]
         [(chunk.start + start, chunk.start + end) for chunk in chunks for start, end in chunk.voices.times]
     )
     embeddings = np.concatenate([chunk.voices.vectors() for chunk in chunks])
+    told = [np.unique(each, return_inverse=True)[1] for chunk in chunks if (each := chunk.voices.speakers)]
+    numbers = speakers_of(embeddings, np.diff(times)[:, 0], bounds, told if len(told) == len(chunks) else None)
     turns: list[Turn] = []
-    for (start, end), number in zip(times.tolist(), speakers_of(embeddings, np.diff(times)[:, 0], bounds), strict=True):
+    last: dict[int, int] = {}
+    for (start, end), number in zip(times.tolist(), numbers, strict=True):
         turn = Turn(round(start, _DECIMALS), round(end, _DECIMALS), f"speaker {number + 1}")
-        if turns and turns[-1].speaker == turn.speaker and turn.start - turns[-1].end <= PAUSE_SECONDS:
-            turns[-1] = replace(turns[-1], end=turn.end)
+        k = last.get(number)
+        if k is not None and _goes_on(turns, k, turn):
+            turns[k] = replace(turns[k], end=max(turns[k].end, turn.end))
         else:
+            last[number] = len(turns)
             turns.append(turn)
     return turns
+
+
+def _goes_on(turns: Sequence[Turn], k: int, turn: Turn) -> bool:
+    """Return whether the speaker of turn `k` goes on in another: the pause is short, and nobody begins in it."""
+    alone = k == len(turns) - 1 or turns[-1].start < turns[k].end
+    return alone and turn.start - turns[k].end <= PAUSE_SECONDS

@@ -1,0 +1,62 @@
+"""Nemotron's diarization model (Sortformer): it tells the speakers of a chunk apart, also where they speak at once.
+
+The model gives each of at most eight speakers a probability every 10 ms, and numbers them in the order in which they
+first speak. Its numbers are those of one chunk: which speakers of two chunks are the same, embeddings tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoProcessor, Nemotron3DiarizationForAudioFrameClassification
+
+from reelscribe.errors import StartupError
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from speakers.voice_activity import Stretch
+from speakers.voice_encoder import HOP, SAMPLE_RATE
+from transcripts.speech_model import Samples
+
+
+class Diarizer:
+    """A loaded model with its processor, on one device."""
+
+    def __init__(self, settings: ModelSettings, device: torch.device) -> None:
+        """Load the model.
+
+        Args:
+            settings: Which model, and in which dtype.
+            device: Where to load it.
+
+        Raises:
+            StartupError: The directory is gone, or the model has frames of another length.
+        """
+        self._device = device
+        self._processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        extractor = self._processor.feature_extractor
+        if (extractor.sampling_rate, extractor.hop_length) != (SAMPLE_RATE, HOP):
+            raise StartupError(
+                f"YAML, handler, diarizer: expected frames of {HOP} samples at {SAMPLE_RATE} Hz, got {settings.model}"
+                f" with {extractor.hop_length} at {extractor.sampling_rate} Hz"
+            )
+        self._model = load_pretrained(Nemotron3DiarizationForAudioFrameClassification, settings, device)
+        self.revision = revision_of(settings, self._model)
+
+    def __call__(self, chunks: Sequence[Samples]) -> list[list[Stretch]]:
+        """Return the stretches of speech in each chunk in the order of their starts; those of two speakers may overlap.
+
+        Args:
+            chunks: (N,) values from -1 to 1 at SAMPLE_RATE.
+        """
+        inputs = self._processor([*chunks], sampling_rate=SAMPLE_RATE).to(self._device, self._model.dtype)
+        with torch.inference_mode():
+            logits = self._model(**inputs).logits
+        told = self._processor.extract_speaker_dict(logits, inputs["attention_mask"])
+        return [
+            [Stretch(_frame(each["Start"]), _frame(each["End"]), each["Speaker"]) for each in chunk] for chunk in told
+        ]
+
+
+def _frame(seconds: float) -> int:
+    return round(seconds * SAMPLE_RATE / HOP)
