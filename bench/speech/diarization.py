@@ -10,7 +10,9 @@ clustering were chosen with `--readers tuning`; the figures that count are those
 The diarization error rate is that of pyannote.metrics, in percent of the time that is spoken, with 0.25 s around each
 end of a turn left out: what is missed, what is spoken by nobody, and what is another speaker's. Overlapping speech is
 counted, of which one voice is always missed; the column "one at a time" leaves it out. Each conversation is told apart
-once without the number of its speakers, and once with it. The last row is an hour of four readers.
+once without the number of its speakers, once with it, and once with the truth in place of a diarizer: who speaks when
+in each chunk is given, and embeddings only tell which speakers of two chunks are the same. The last row is an hour of
+four readers.
 
 The second table is about the words of conversations in English, of which the readers are LibriVox's, Asterisk's and
 that of Tux Paint, with every other of their recordings, or voices of espeak-ng. whisper-tiny.en transcribes them with
@@ -47,7 +49,7 @@ from lib.recordings import Recording
 from lib.report import Report, publish
 from reelscribe.contract.outcomes import Turn, Utterance
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.contract.voices import ChunkVoices, SpeakerBounds
+from reelscribe.contract.voices import SpeakerBounds
 from reelscribe.results.speakers import TimedVoices, with_speakers
 from reelscribe.run.tracks.speakers import SpeakerOptions, turns_of
 from reelscribe.run.tracks.transcripts import SpeechOptions
@@ -80,12 +82,12 @@ class Told(NamedTuple):
 class GivenStretches(SpeakerModel):
     """The handler's model, to which the stretches of chunks may be given, as a perfect diarizer would find them."""
 
-    given: Sequence[list[Stretch]] = ()
-    """The stretches of the chunks of the next call; empty for those that the model finds."""
+    given: Iterator[list[Stretch]] | None = None
+    """The stretches of the chunks to come; None for those that the model finds."""
 
-    def stretches(self, chunks: Sequence[NDArray[np.float32]]) -> list[list[Stretch]]:
+    def stretches(self, samples: NDArray[np.float32]) -> list[Stretch]:
         """Return the given stretches."""
-        return [*self.given] or super().stretches(chunks)
+        return super().stretches(samples) if self.given is None else next(self.given)
 
 
 def stretches_between(start: float, end: float, turns: Sequence[SpokenTurn]) -> list[Stretch]:
@@ -116,13 +118,13 @@ class LocalSpeakers:
         ends = np.cumsum([len(chunk) for chunk in chunks]) / SAMPLE_RATE
         items = [Chunk(chunk.astype(np.float32) / np.float32(32768), TranscriptionOptions()) for chunk in chunks]
         starts = [0.0, *ends.tolist()]
-        answers: list[ChunkVoices] = []
-        for at in range(0, len(items), _AT_ONCE):
-            if truth:
-                times = zip(starts[at:], ends[at : at + _AT_ONCE], strict=False)
-                self._model.given = [stretches_between(*each, truth) for each in times]
-            answers += self._model.voices([items[at : at + _AT_ONCE]])
-        self._model.given = ()
+        times = zip(starts, ends.tolist(), strict=False)
+        self._model.given = (stretches_between(*each, truth) for each in times) if truth else None
+        answers = [
+            answer
+            for at in range(0, len(items), _AT_ONCE)
+            for answer in self._model.voices([items[at : at + _AT_ONCE]])
+        ]
         return [TimedVoices(*each) for each in zip(starts, ends.tolist(), answers, strict=False)]
 
 
@@ -203,7 +205,7 @@ def measure(local: LocalSpeakers, name: str, readers: Readers, count: int, lengt
     heard = [(truth, local.voices(truth, truth.turns)) for truth, _ in heard]
     seconds = time.perf_counter() - begun
     given = [Told(truth, turns_of(voices, SpeakerBounds())) for truth, voices in heard]
-    add_row(report, f"{name}, chunks given", given, seconds)
+    add_row(report, f"{name}, told apart in chunks", given, seconds)
 
 
 def measure_hour(local: LocalSpeakers, readers: Readers, report: Report) -> None:

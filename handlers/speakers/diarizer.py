@@ -6,9 +6,9 @@ first speak. Its numbers are those of one chunk: which speakers of two chunks ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoProcessor, Nemotron3DiarizationForAudioFrameClassification
 
@@ -23,7 +23,7 @@ class Diarizer:
     """A loaded model with its processor, on one device."""
 
     def __init__(self, settings: ModelSettings, device: torch.device) -> None:
-        """Load the model.
+        """Load the model, and listen to noise.
 
         Args:
             settings: Which model, and in which dtype.
@@ -31,6 +31,7 @@ class Diarizer:
 
         Raises:
             StartupError: The directory is gone, or the model has frames of another length.
+            FloatingPointError: The dtype has too small a range for what the model computes.
         """
         self._device = device
         self._processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
@@ -42,20 +43,26 @@ class Diarizer:
             )
         self._model = load_pretrained(Nemotron3DiarizationForAudioFrameClassification, settings, device)
         self.revision = revision_of(settings, self._model)
+        self(np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32))  # one that cannot must not load
 
-    def __call__(self, chunks: Sequence[Samples]) -> list[list[Stretch]]:
-        """Return the stretches of speech in each chunk in the order of their starts; those of two speakers may overlap.
+    def __call__(self, samples: Samples) -> list[Stretch]:
+        """Return the stretches of speech in a chunk in the order of their starts; those of two speakers may overlap.
+
+        Chunks go through the model one by one, as its last frames would look at what fills a batch up.
 
         Args:
-            chunks: (N,) values from -1 to 1 at SAMPLE_RATE.
+            samples: (N,) values from -1 to 1 at SAMPLE_RATE.
+
+        Raises:
+            FloatingPointError: The dtype has too small a range for what the model computes.
         """
-        inputs = self._processor([*chunks], sampling_rate=SAMPLE_RATE).to(self._device, self._model.dtype)
+        inputs = self._processor(samples, sampling_rate=SAMPLE_RATE).to(self._device, self._model.dtype)
         with torch.inference_mode():
             logits = self._model(**inputs).logits
-        told = self._processor.extract_speaker_dict(logits, inputs["attention_mask"])
-        return [
-            [Stretch(_frame(each["Start"]), _frame(each["End"]), each["Speaker"]) for each in chunk] for chunk in told
-        ]
+        if not logits.isfinite().all():
+            raise FloatingPointError(f"diarizer: expected finite numbers, got NaN, in {self._model.dtype}")
+        (told,) = self._processor.extract_speaker_dict(logits, inputs["attention_mask"])
+        return [Stretch(_frame(each["Start"]), _frame(each["End"]), each["Speaker"]) for each in told]
 
 
 def _frame(seconds: float) -> int:

@@ -132,19 +132,19 @@ class SpeakerModel:
         """
         chunks = [chunk.samples for part in slices for chunk in part]
         self._counters.add("audio_seconds", sum(map(len, chunks)) / SAMPLE_RATE)
-        voices = [*map(self._voices, chunks, self.stretches(chunks))]
+        voices = [*map(self._voices, chunks)]
         windows = [[window for voice in each for window in voice.windows] for each in voices]
         inputs = [self._inputs(samples, each) for samples, each in zip(chunks, windows, strict=True) if each]
         embeddings = iter(self._embeddings(torch.cat(inputs)) if inputs else ())
         return [_answer(each, embeddings) for each in voices]
 
-    def stretches(self, chunks: Sequence[Samples]) -> list[list[Stretch]]:
-        """Return where somebody speaks in each chunk, and with a diarizer who.
+    def stretches(self, samples: Samples) -> list[Stretch]:
+        """Return where somebody speaks in a chunk, and with a diarizer who.
 
         Args:
-            chunks: (N,) values from -1 to 1 at SAMPLE_RATE.
+            samples: (N,) values from -1 to 1 at SAMPLE_RATE.
         """
-        return self._diarizer(chunks) if self._diarizer else [speech_in(samples) for samples in chunks]
+        return self._diarizer(samples) if self._diarizer else speech_in(samples)
 
     def description(self, workers: int, response_seconds: float) -> SpeakerModelDescription:
         """Describe the model to clients.
@@ -177,10 +177,11 @@ class SpeakerModel:
         settings = self.settings
         return round(settings.window_seconds * SAMPLE_RATE / HOP), round(settings.step_seconds * SAMPLE_RATE / HOP)
 
-    def _voices(self, samples: Samples, stretches: Sequence[Stretch]) -> list[_Voice]:
+    def _voices(self, samples: Samples) -> list[_Voice]:
         """Return what gets an embedding of what is spoken in a chunk."""
         frames = len(samples) // HOP  # a diarizer may have one more
-        stretches = [each._replace(stop=min(each.stop, frames)) for each in stretches if each.start < frames]
+        found = self.stretches(samples)
+        stretches = [each._replace(stop=min(each.stop, frames)) for each in found if each.start < frames]
         if stretches and stretches[0].speaker is None:
             return [_Voice(None, [window[:2]], [window]) for each in stretches for window in self._windows(each)]
         voices: list[_Voice] = []

@@ -1,6 +1,7 @@
 """A speaker model's answer, and answers that are none; the number of speakers as users write it."""
 
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from support.speaker_models import voices
 
 
 def test_an_answer_survives_json():
-    for answer in (voices(0, 1, 0), voices()):
+    for answer in (voices(0, 1, 0), voices(), replace(voices(0, 1, 0), speakers=(0, 1, 0))):
         assert ChunkVoices.from_json(answer.to_json()) == answer
     assert voices(0, 1, 0).vectors().shape == (3, 8)
 
@@ -33,6 +34,11 @@ def encoded(*values: float) -> str:
         ({"times": [1, 0], "embeddings": encoded(1)}, "in order"),
         ({"times": [0, 1, 2], "embeddings": encoded(1)}, "a start and an end"),
         ({"times": [0, float("nan")], "embeddings": encoded(1)}, "expected a number"),
+        ({"times": [1, 2, 0, 3], "embeddings": encoded(1, 2)}, "in order"),
+        ({"times": [0, 1], "embeddings": encoded(1), "speakers": [0, 1]}, "a number from 0 to 99 for each part"),
+        ({"times": [0, 1], "embeddings": encoded(1), "speakers": [-1]}, "a number from 0 to 99 for each part"),
+        ({"times": [0, 1], "embeddings": encoded(1), "speakers": [True]}, "a number from 0 to 99 for each part"),
+        ({"times": [0, 1], "embeddings": encoded(1), "speakers": None}, "expected a list"),
     ],
 )
 def test_other_answers_are_refused(value, reason):

@@ -74,3 +74,28 @@ def test_speakers_keep_their_names_over_hours_in_bounded_memory():
     tracemalloc.stop()
     assert found == labels.tolist()
     assert peak < 6 * vectors.nbytes
+
+
+def test_speakers_of_chunks_that_the_model_tells_apart_are_the_same_in_all_chunks():
+    labels = np.tile(turns(3, 2, 4), 30)
+    told = [np.array([1, 1, 1, 0, 0, 2, 2, 2, 2])] * 15 + [np.array([2, 2, 2, 1, 1, 0, 0, 0, 0])] * 15
+    seconds = np.full(len(labels), 2.0)
+    assert speakers_of(embeddings(labels), seconds, ANY, told) == labels.tolist()
+
+
+def test_two_speakers_of_a_chunk_are_never_one_unless_more_are_found_than_there_may_be():
+    vectors, told = embeddings(np.zeros(40, int), spread=0.1), [np.array([0, 1, 0, 1])] * 10
+    seconds = np.full(40, 3.0)
+    assert len(set(speakers_of(vectors, seconds, ANY))) == 1
+    found = speakers_of(vectors, seconds, ANY, told)
+    assert all(first == third != second == fourth for first, second, third, fourth in np.reshape(found, (10, 4)))
+    assert set(speakers_of(vectors, seconds, SpeakerBounds(1, 1), told)) == {0}
+
+
+def test_a_speaker_of_a_moment_whom_the_model_tells_apart_is_one_of_the_others():
+    labels = np.array([0, 1, 2, 0, 1] * 20)
+    told = [np.array([0, 1, 2, 0, 1])] * 20
+    seconds = np.tile([5.0, 5.0, 0.2, 5.0, 5.0], 20)
+    found = np.array(speakers_of(embeddings(labels), seconds, ANY, told))
+    assert (found[labels < 2] == labels[labels < 2]).all()
+    assert set(found.tolist()) == {0, 1}

@@ -13,6 +13,7 @@ from reelscribe.export.formats import export
 from reelscribe.results.annotations import NAME
 from support.audio import RATE
 from support.fake_torchserve import refused
+from support.speaker_models import voices
 from support.speaker_runs import answers, speaker_server, tell_apart, voices_of, write_talk
 
 TURNS = [
@@ -116,3 +117,28 @@ async def test_voices_beyond_their_chunk_are_its_failure(talk, out):
     why = "speaker model: expected times within the 4 s of the chunk, got 4.5"
     assert record_in(out)["error"]["message"] == f"4 chunks of audio have no voices: {why}"
     assert record_in(out)["turns"] == []
+
+
+async def test_where_the_model_tells_speakers_apart_turns_overlap(talk, out):
+    async def two_at_once(request):
+        """Speaker 1 speaks, but for a breath, for the whole chunk of 4 s, and speaker 0 for a second of it."""
+        heard = {**voices(1, 0, 1).to_json(), "times": [0, 2, 1, 2.2, 2.3, 4], "speakers": [1, 0, 1]}
+        return web.json_response([heard for _ in request.tree["chunks"]])
+
+    async with speaker_server(two_at_once) as server:
+        await tell_apart(out, [talk], server)
+    others = [{"start": at + 1.0, "end": at + 2.2, "speaker": "speaker 2"} for at in (0, 4, 8, 12)]
+    assert record_in(out)["turns"] == [{"start": 0.0, "end": 16.0, "speaker": "speaker 1"}, *others]
+
+
+async def test_who_goes_on_after_somebody_else_has_a_turn_of_their_own(talk, out):
+    async def interrupted(request):
+        times = [0, 1.9, 2, 2.2, 2.3, 4, 2.8, 4]
+        heard = {**voices(0, 1, 0, 1).to_json(), "times": times, "speakers": [0, 1, 0, 1]}
+        return web.json_response([heard for _ in request.tree["chunks"]])
+
+    async with speaker_server(interrupted) as server:
+        await tell_apart(out, [talk], server)
+    turns = [(turn["start"], turn["end"], turn["speaker"]) for turn in record_in(out)["turns"]]
+    assert turns[:3] == [(0, 1.9, "speaker 1"), (2, 2.2, "speaker 2"), (2.3, 5.9, "speaker 1")]
+    assert turns[3] == (2.8, 4.0, "speaker 2")
