@@ -131,12 +131,12 @@ def encode(clip: Clip, path: Path) -> None:
             container.mux(audio.encode())
 
 
-def encode_recording(spoken: Recording, path: Path) -> None:
-    """Write a recording as an Ogg file without video."""
+def encode_recording(samples: np.ndarray, path: Path) -> None:
+    """Write samples, (N,) int16 at SAMPLE_RATE, as an Ogg file without video."""
     with av.open(str(path), "w") as container:
         audio = container.add_stream("libopus", rate=SAMPLE_RATE, layout="mono")
         audio.bit_rate = 32_000
-        for frame in _audio_frames(spoken.samples, SAMPLE_RATE):
+        for frame in _audio_frames(samples, SAMPLE_RATE):
             container.mux(audio.encode(frame))
         container.mux(audio.encode())
 
@@ -188,7 +188,7 @@ def main() -> None:
         encode(clip, out / clip.name)
         lines += [json.dumps(scene) for scene in truth(clip)]
     spoken = recording(random.Random(RECORDING_SEED), RECORDING_SECONDS, held_out=True)
-    encode_recording(spoken, out / RECORDING)
+    encode_recording(spoken.samples, out / RECORDING)
     lines += [json.dumps(phrase) for phrase in truth_of_recording(spoken)]
     for name in (*(clip.name for clip in CLIPS), RECORDING):
         print(f"{out / name}: {(out / name).stat().st_size} bytes")

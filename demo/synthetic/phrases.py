@@ -97,17 +97,18 @@ class Recording:
     """For each word of all utterances: index of its first audible sample, and index after the last one."""
 
 
-def random_utterance(rng: random.Random, held_out: bool = False) -> Utterance:
-    """Return one to MAX_WORDS random words in a random voice.
+def random_utterance(rng: random.Random, held_out: bool = False, given: Voice | None = None) -> Utterance:
+    """Return one to MAX_WORDS random words in a voice.
 
     Args:
         rng: Source of all randomness.
         held_out: True for one of the held-out voices, False for one of the others.
+        given: The voice; by default a random one.
     """
     while True:
         vocabulary = DIGITS if rng.random() < 0.3 else WORDS
         words = tuple(rng.choice(vocabulary) for _ in range(rng.randint(1, MAX_WORDS)))
-        voice = _random_voice(rng, held_out)
+        voice = given or _random_voice(rng, held_out)
         between = rng.choice((" ", " ", " ", ", "))
         utterance = _synthesise(words, voice, between, rng.randrange(2**31))
         # Sometimes espeak-ng does not report the start of a word. Such utterances are discarded.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import make_talks
 from make_media import CLIPS, RECORDING_SECONDS, RECORDING_SEED, encode, truth, truth_of_recording
 from reelscribe.contract.frames import InputSize
 from support.videos import read
@@ -41,6 +42,12 @@ def test_truth_jsonl_describes_the_media_as_they_are_made(media):
     spoken = recording(random.Random(RECORDING_SEED), RECORDING_SECONDS, held_out=True)
     assert lines == [*(scene for clip in CLIPS for scene in truth(clip)), *truth_of_recording(spoken)]
     assert {scene["source"] for scene in lines} == {path.name for path in media.iterdir()} - {"truth.jsonl"}
+
+
+def test_truth_jsonl_describes_the_talks_as_they_are_made():
+    lines = [json.loads(line) for line in (DEMO / "talks" / "truth.jsonl").read_text().splitlines()]
+    assert lines == make_talks.truth()
+    assert {turn["source"] for turn in lines} == {path.name for path in (DEMO / "talks").glob("*.ogg")}
 
 
 def test_a_clip_that_is_made_again_has_the_same_times(tmp_path, media):

@@ -10,11 +10,13 @@ import torch
 
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.contract.voices import SpeakerBounds
-from reelscribe.results.speakers import TimedVoices
+from reelscribe.results.speakers import SpeakerTimes, TimedVoices
 from reelscribe.run.tracks.speakers import turns_of
 from speakers.speaker_model import SpeakerModel, SpeakerSettings
 from support.audio import RATE
 from transcripts.speech_model import Chunk
+
+TALKS = Path(__file__).parents[2] / "demo" / "talks"
 
 
 def samples_of(path: Path) -> np.ndarray:
@@ -45,3 +47,22 @@ def test_two_readers_are_told_apart(part, bounds):
     for start, end, speaker in ((edges[0], edges[1], 1), (edges[2], edges[3], 2), (edges[4], edges[5], 1)):
         own = [min(turn.end, end) - max(turn.start, start) for turn in turns if turn.speaker == f"speaker {speaker}"]
         assert sum(max(0, each) for each in own) > 0.8 * (end - start)
+
+
+@pytest.mark.parametrize("name", ["two.ogg", "three.ogg"])
+def test_voices_of_the_demo_talks_are_told_apart(part, name):
+    lines = [json.loads(line) for line in (TALKS / "truth.jsonl").read_text().splitlines()]
+    truth = [turn for turn in lines if turn["source"] == name]
+    samples = samples_of(TALKS / name)
+    model = SpeakerModel(SpeakerSettings(str(part("ge2e"))), torch.device("cpu"))
+    (voices,) = model.voices([[Chunk(samples, TranscriptionOptions())]])
+    turns = turns_of([TimedVoices(0.0, len(samples) / RATE, voices)], SpeakerBounds())
+    found = SpeakerTimes(turns)
+    alone = [
+        turn
+        for turn in truth
+        if sum(turn["start"] < other["end"] and other["start"] < turn["end"] for other in truth) == 1
+    ]
+    pairs = {(turn["speaker"], found.speaker(turn["start"], turn["end"])) for turn in alone}
+    speakers = {speaker for speaker, _ in pairs}
+    assert len(pairs) == len(speakers) == len({turn.speaker for turn in turns})
