@@ -211,16 +211,29 @@ def test_a_summary_is_a_row_where_there_is_one(tmp_path):
     assert (row["title"], row["keywords"], row["model_name"]) == ("=1", ["big dog", "talk"], "some/model")
 
 
+def test_each_turn_of_a_speaker_is_a_row_with_the_name_that_the_user_gave(tmp_path):
+    turns = [{"start": 0.5, "end": 2.0, "speaker": "speaker 1"}, {"start": 1.5, "end": 3.0, "speaker": "speaker 2"}]
+    value = transcript_record("a.mp4", "three") | {"speaker_settings": "c0", "turns": turns}
+    (tmp_path / "speakers.toml").write_text('[speakers]\n"speaker 2" = "Ms Okafor"\n')
+    out = exported(tmp_path, [value], "csv", "parquet")
+    assert rows(out / "speakers.csv")[1:] == [
+        ["a.mp4", "0.5", "2.0", "speaker 1"],
+        ["a.mp4", "1.5", "3.0", "Ms Okafor"],
+    ]
+    assert parquet.read_table(out / "parquet/speakers")["model_name"].to_pylist() == ["some/model"] * 2
+
+
 def test_tokens_that_a_server_does_not_tell_are_empty(tmp_path):
     out = exported(tmp_path, [clips_record("a.mp4", clip(0, 1, "x") | {"tokens": None})], "csv", "parquet")
     assert parquet.read_table(out / "parquet/clips")["tokens"].to_pylist() == [None]
     assert dict(zip(*rows(out / "clips.csv"), strict=True))["tokens"] == ""
 
 
-@pytest.mark.parametrize("table", ["sources", "translations", *(kind for kind in KINDS if kind != "speakers")])
+@pytest.mark.parametrize("table", ["sources", "translations", *KINDS])
 def test_every_column_is_documented(tmp_path, table):
     value = with_summary(with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x")))))
-    out = exported(tmp_path, [value | {"translations": value["segments"]}], "csv", "parquet")
+    value |= {"translations": value["segments"], "speaker_settings": "c0", "turns": []}
+    out = exported(tmp_path, [value], "csv", "parquet")
     documented = re.findall(r"^\| `?([\w ]+?)`? \| (`.+`) \|$", DOCUMENT.read_text(), re.M)
     columns = {name: re.findall(r"`(\w+)`", names) for name, names in documented}
     in_parquet = parquet.read_schema(out / f"parquet/{table}/part-00000.parquet").names

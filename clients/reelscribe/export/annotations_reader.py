@@ -71,6 +71,15 @@ class Transcript:
 
 
 @dataclass(frozen=True)
+class Speakers:
+    """Who speaks when in a source, told apart by their voices."""
+
+    model: Model
+    turns: list[Turn]
+    """In the order of time."""
+
+
+@dataclass(frozen=True)
 class ClipText:
     """The description of one clip."""
 
@@ -173,8 +182,8 @@ class AnnotatedSource:
     """None if no transcript was made."""
     clips: Clips | None
     """None if no clips were described."""
-    turns: list[Turn] | None
-    """Who speaks when, in the order of time; None if speakers were not told apart by their voices."""
+    speakers: Speakers | None
+    """None if speakers were not told apart by their voices."""
     shots: Shots | None
     """None if no shots were looked for, or some were looked for to choose clips or frames, and there are none."""
     summary: Summary | None
@@ -196,6 +205,7 @@ class AnnotatedSource:
             "translations": self.transcript and self.transcript.translations,
             "clips": self.clips,
             "shots": self.shots,
+            "speakers": self.speakers,
             "summary": self.summary,
         }
         return tuple(kind for kind, value in kinds.items() if value is not None)
@@ -302,7 +312,7 @@ def annotated_source(line: bytes, models: Mapping[str, SavedModel], *, drop_doub
         captions=None if value["caption_settings"] is None else _captions(value, models),
         transcript=None if value["speech_settings"] is None else _transcript(value, models, drop_doubtful),
         clips=None if value["clip_settings"] is None else _clips(value, models),
-        turns=None if value.get("speaker_settings") is None else [*map(_turn, value["turns"])],
+        speakers=None if value.get("speaker_settings") is None else _speakers(value, models),
         shots=_shots(value["shots"], value["shot_settings"], models),
         summary=None if value["summary_settings"] is None else _summary(value, models),
     )
@@ -430,8 +440,9 @@ def _path(value: Any) -> str:
     return restore_path(_text(value))
 
 
-def _turn(value: Any) -> Turn:
-    return Turn(_seconds(value["start"]), _seconds(value["end"]), _text(value["speaker"]))
+def _speakers(value: Any, models: Mapping[str, SavedModel]) -> Speakers:
+    turns = [Turn(_seconds(each["start"]), _seconds(each["end"]), _text(each["speaker"])) for each in value["turns"]]
+    return Speakers(models[value["speaker_settings"]], turns)
 
 
 def _word(value: Any) -> Word:

@@ -68,10 +68,10 @@ class SpeakerNames:
 
     def applied(self, source: AnnotatedSource) -> AnnotatedSource:
         """Return a source with the names of its speakers in their places."""
-        transcript, turns = source.transcript, source.turns
+        transcript, voices = source.transcript, source.speakers
         said = [*transcript.utterances, *(transcript.translations or ())] if transcript else []
-        speakers = [each.speaker for each in (*said, *(turns or ()))]
-        names = self.of((source.path, source.absolute_path), speakers) if transcript or turns else {}
+        speakers = [each.speaker for each in (*said, *(voices.turns if voices else ()))]
+        names = self.of((source.path, source.absolute_path), speakers) if transcript or voices else {}
         if all(speaker == name for speaker, name in names.items()):
             return source
 
@@ -81,8 +81,9 @@ class SpeakerNames:
         if transcript:
             translations = None if transcript.translations is None else named(transcript.translations)
             transcript = replace(transcript, utterances=named(transcript.utterances), translations=translations)
-        turns = turns and [replace(each, speaker=names[each.speaker]) for each in turns]
-        return replace(source, transcript=transcript, turns=turns)
+        if voices:
+            voices = replace(voices, turns=[replace(each, speaker=names[each.speaker]) for each in voices.turns])
+        return replace(source, transcript=transcript, speakers=voices)
 
     def unused(self) -> list[str]:
         """Return a line for each name that is of nothing, once all sources have been named."""
@@ -153,7 +154,7 @@ def rttm(source: AnnotatedSource) -> str:
     file = _rttm_field(os.path.splitext(os.path.basename(source.path))[0])
     lines = []
     said = source.transcript.utterances if source.transcript else []
-    for each in said if source.turns is None else source.turns:
+    for each in source.speakers.turns if source.speakers else said:
         if each.speaker is not None:
             start, end = (player_milliseconds(time, source.start_seconds) for time in (each.start, each.end))
             times = f"{start / 1000:.3f} {max(1, end - start) / 1000:.3f}"

@@ -1,4 +1,4 @@
-"""Tables of sources, captions, transcripts, translations, clips, shots and summaries, as CSV and Parquet files.
+"""Tables of sources, captions, transcripts, translations, clips, shots, speakers and summaries, as CSV and Parquet.
 
 `TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
 column means).
@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe.contract.outcomes import SourceSummary
+from reelscribe.contract.outcomes import SourceSummary, Turn
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotations_reader import (
@@ -26,6 +26,7 @@ from reelscribe.export.annotations_reader import (
     FlaggedCaption,
     FlaggedUtterance,
     Shots,
+    Speakers,
     Summary,
     Transcript,
 )
@@ -36,7 +37,7 @@ from reelscribe.results.records import Kind
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or files of its own."""
 
-Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, FlaggedUtterance, ClipText, Section, SourceSummary)
+Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, FlaggedUtterance, ClipText, Section, Turn, SourceSummary)
 
 TableName = Literal["sources", "translations"] | Kind
 """The tables, by the names of their files and folders."""
@@ -92,6 +93,11 @@ def _clips(source: AnnotatedSource) -> Clips:
 def _shots(source: AnnotatedSource) -> Shots:
     assert source.shots
     return source.shots
+
+
+def _speakers(source: AnnotatedSource) -> Speakers:
+    assert source.speakers
+    return source.speakers
 
 
 def _summary(source: AnnotatedSource) -> Summary:
@@ -212,6 +218,18 @@ TABLES: Mapping[TableName, Table[Any]] = {
             _SHA256,
             Column("model_name", "text", _of_detector("name"), nullable=True, in_csv=False),
             Column("model_revision", "text", _of_detector("revision"), nullable=True, in_csv=False),
+        ),
+    ),
+    "speakers": Table(
+        lambda source: _speakers(source).turns,
+        (
+            _SOURCE,
+            Column("start", "number", lambda source, turn: turn.start),
+            Column("end", "number", lambda source, turn: turn.end),
+            Column("speaker", "text", lambda source, turn: turn.speaker),
+            _SHA256,
+            Column("model_name", "text", lambda source, item: _speakers(source).model.name, in_csv=False),
+            Column("model_revision", "text", lambda source, item: _speakers(source).model.revision, in_csv=False),
         ),
     ),
     "summary": Table(
