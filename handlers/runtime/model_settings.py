@@ -70,10 +70,8 @@ class ModelSettings:
     """With 2 stages: both restart if a transfer between them takes more seconds, or if one is stopped for longer."""
 
     def __post_init__(self) -> None:
-        if self.weights is None and self.model.startswith(("/", ".", "~")) and not Path(self.model).is_dir():
-            raise StartupError(
-                f"YAML, handler, model: the folder {self.model} is gone; put it back, or build the archive again"
-            )
+        if self.weights is None:
+            check_folder("model", self.model)
         if self.engine not in self.engines:
             raise StartupError(
                 f"YAML, handler, engine: expected {' or '.join(self.engines)} for this handler, got {self.engine!r}"
@@ -166,6 +164,14 @@ class ModelSettings:
         if device.type == "cpu":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def check_folder(setting: str, model: str) -> None:
+    """Raise StartupError if the value of a setting, a hub name or a directory, is a directory that does not exist."""
+    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+        raise StartupError(
+            f"YAML, handler, {setting}: the folder {model} is gone; put it back, or build the archive again"
+        )
 
 
 def load_pretrained(model_class: Any, settings: ModelSettings, device: torch.device) -> Any:

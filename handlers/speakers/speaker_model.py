@@ -16,7 +16,7 @@ from reelscribe.contract.descriptions import SpeakerModelDescription
 from reelscribe.contract.voices import ChunkVoices
 from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
-from runtime.model_settings import ModelSettings, digest_of
+from runtime.model_settings import ModelSettings, check_folder, digest_of
 from runtime.state_dict import load_weights, weights_file
 from speakers.diarizer import Diarizer
 from speakers.voice_activity import Stretch, Window, alone, speech_in, windows_of
@@ -57,6 +57,8 @@ class SpeakerSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.diarizer is not None:
+            check_folder("diarizer", self.diarizer)
         if self.stages != 1:
             raise StartupError("YAML, handler, stages: expected 1 for a speaker model, which runs on one GPU, got 2")
         ranges = {"chunk_seconds": (MIN_CHUNK_SECONDS, 600), "window_seconds": (0.2, 10), "step_seconds": (0.1, 10)}

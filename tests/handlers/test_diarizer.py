@@ -83,7 +83,7 @@ def test_the_description_names_the_diarizer(encoder, diarizer):
 
 
 def test_other_models_are_refused(encoder, diarizer, tmp_path):
-    with pytest.raises(StartupError, match="the folder /gone is gone"):
+    with pytest.raises(StartupError, match="diarizer: the folder /gone is gone"):
         load(encoder, "/gone")
     for file in Path(diarizer).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
