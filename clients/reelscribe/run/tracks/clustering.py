@@ -12,7 +12,7 @@ Alike is the cosine of two vectors: 1 for the same direction. Parameters were ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,14 +67,10 @@ def speakers_of(
     if not len(embeddings):
         return []
     unit = _unit(embeddings.astype(np.float32))
-    least = (
-        bounds.least if told is None else max(bounds.least, min(bounds.most or MOST_SPEAKERS, _at_once(seconds, told)))
-    )
+    least = max(bounds.least, min(bounds.most or MOST_SPEAKERS, _at_once(seconds, told or ())))
     sums, weights = np.empty((0, unit.shape[1]), np.float32), np.empty(0)
-    first = 0
-    for labels in _blocks(unit, least) if told is None else told:
-        block, long = unit[first : first + len(labels)], seconds[first : first + len(labels)]
-        first += len(labels)
+    for part, labels in _parts(_blocks(unit, least) if told is None else told):
+        block, long = unit[part], seconds[part]
         count = labels.max() + 1
         of_block = np.zeros((count, unit.shape[1]), np.float32)
         np.add.at(of_block, labels, block * long[:, None].astype(np.float32))
@@ -101,10 +97,18 @@ def _blocks(vectors: Vectors, least: int) -> Iterator[Labels]:
         yield _block_labels(vectors[first : first + BLOCK], least)
 
 
+def _parts(blocks: Iterable[Labels]) -> Iterator[tuple[slice, Labels]]:
+    """Yield where the embeddings of each block or chunk are, and their labels."""
+    first = 0
+    for labels in blocks:
+        yield slice(first, first + len(labels)), labels
+        first += len(labels)
+
+
 def _at_once(seconds: NDArray[np.float64], told: Sequence[Labels]) -> int:
     """Return the largest number of speakers of a chunk, of those who speak for long enough to be believed."""
-    parts = np.split(seconds, np.cumsum([len(labels) for labels in told])[:-1])
-    return max(int((np.bincount(labels, long) >= MIN_SECONDS).sum()) for labels, long in zip(told, parts, strict=True))
+    long = (np.bincount(labels, seconds[part]) >= MIN_SECONDS for part, labels in _parts(told))
+    return max((int(enough.sum()) for enough in long), default=0)
 
 
 def _nearest(unit: Vectors, seconds: NDArray[np.float64], means: Vectors, told: Sequence[Labels] | None) -> Labels:
@@ -113,10 +117,7 @@ def _nearest(unit: Vectors, seconds: NDArray[np.float64], means: Vectors, told: 
 
     alike = unit @ means.T
     nearest: Labels = alike.argmax(1)
-    first = 0
-    for labels in told or ():
-        part = slice(first, first + len(labels))
-        first += len(labels)
+    for part, labels in _parts(told or ()):
         of_speakers = np.zeros((labels.max() + 1, len(means)))
         np.add.at(of_speakers, labels, alike[part] * seconds[part, None])
         chosen = of_speakers.argmax(1)
