@@ -178,10 +178,8 @@ def change_speaker_names(folder: Path, paths: Sequence[str], changes: Sequence[N
                 shutil.copymode(path, partial)
     except OSError as error:
         reason = "a symbolic link" if path.is_symlink() else error.strerror or error
-        expected = "expected a file, and a folder, that can be written to"
-        raise UsageError(
-            f"{path}: {expected}, got: {reason}; nothing was saved; correct this, and save again"
-        ) from None
+        expected = "expected a file and a folder that can be written to"
+        raise UsageError(f"{path}: {expected}, got: {reason}; nothing was saved; correct it, and save again") from None
 
 
 def _changed(path: Path, content: bytes, paths: Sequence[str], changes: Sequence[NameChange]) -> str:
@@ -191,10 +189,8 @@ def _changed(path: Path, content: bytes, paths: Sequence[str], changes: Sequence
     for each in changes:
         now = (names.everywhere if each.everywhere else own).get(each.speaker, "")
         if now not in (each.before, each.name):
-            seen = (
-                f"expected the name {brief(each.before)} of {each.speaker!r}, as the page showed it, got {brief(now)}"
-            )
-            raise UsageError(f"{path}: {seen}, from somewhere else; look at it, and save again to replace it")
+            expected = f"expected {each.speaker!r} to have the name {brief(each.before)}, as the page showed"
+            raise UsageError(f"{path}: {expected}, got {brief(now)}; look who wrote it, or save again to replace it")
     text = content.decode("utf-8-sig")
     wanted = tomllib.loads(text)
     try:
@@ -207,10 +203,8 @@ def _changed(path: Path, content: bytes, paths: Sequence[str], changes: Sequence
             return changed
     except (TOMLKitError, ValueError):
         pass  # as below
-    shape = "expected the tables [speakers] and [sources.PATH], each with a line for each name"
-    raise UsageError(
-        f"{path}: {shape}, got a shape that cannot be changed without loss; write the names into it by hand"
-    )
+    expected = "expected the tables [speakers] and [sources.PATH] with a line for each name"
+    raise UsageError(f"{path}: {expected}, got what cannot be changed without loss; write the names there by hand")
 
 
 def _change(content: MutableMapping[str, Any], paths: Sequence[str], change: NameChange) -> None:

@@ -405,12 +405,12 @@ def _address(path: str, parameters: list[tuple[str, str]]) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body of a request. Raises ValueError if it is too long."""
+    """Return the body of a request. Raises ValueError if it is too long, once all of it has been sent."""
     body = b""
     async for part in request.stream():
-        body += part
-        if len(body) > _MOST_FORM_BYTES:
-            raise ValueError("this one is longer")
+        body += part[: _MOST_FORM_BYTES + 1 - len(body)]  # who sends the rest would not read an earlier answer
+    if len(body) > _MOST_FORM_BYTES:
+        raise ValueError("this one is longer")
     return body
 
 
