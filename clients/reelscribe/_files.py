@@ -1,6 +1,6 @@
 """Files and folders that others use at the same time.
 
-Folder locks, files and folders that appear only when they are complete, and sources that may change while they are
+Locks, files and folders that appear only when they are complete, and sources that may change while they are
 read.
 """
 
@@ -104,6 +104,30 @@ def writer_of(out: Path) -> str | None:
             return None if try_lock(file, shared=True) else file.read() or "run"
     except OSError:
         return None
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file while nobody else has it open by this function, so that it can be read, and then be replaced.
+
+    A file that is missing is made, without any content.
+
+    Args:
+        path: Path of the file.
+
+    Yields:
+        The file, to be read from its beginning.
+
+    Raises:
+        OSError: It cannot be made, read, written to or locked, or is a symbolic link.
+    """
+    while True:
+        with open(path, "a+b", opener=_open_no_link) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samefile(file.fileno(), path):  # or else it was replaced while this one waited
+                file.seek(0)
+                yield file
+                return
 
 
 def _open_no_link(path: str, flags: int) -> int:

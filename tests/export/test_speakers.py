@@ -1,5 +1,7 @@
 """Speakers in subtitles, plain text, tables and RTTM, and their names in speakers.toml."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from pyarrow import parquet
 
@@ -7,6 +9,7 @@ from reelscribe.errors import UsageError
 from reelscribe.export.beside import write_beside
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import export
+from reelscribe.export.speakers import NameChange, change_speaker_names
 from support.exporting import annotations, rows, spoken_by, transcript_record, utterance
 
 CALL = spoken_by(
@@ -131,3 +134,29 @@ def test_names_that_belong_to_nothing_are_told(tmp_path, names, line, kind):
 def test_a_file_of_names_that_is_not_as_it_should_be_is_an_error(tmp_path, names, rule, kind):
     with pytest.raises(UsageError, match=rule):
         exported(tmp_path, kind, names=names)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('# a\r\n[speakers]\r\nx = "1"  # b', '# a\r\n[speakers]\r\nx = "2"  # b\ny = "3"\n'),
+        (
+            '[sources.a]\n\n# a\n[speakers]\nx = "1"\n\n# b\n[sources.b]\nz = "0"\n',
+            '[sources.a]\n\n# a\n[speakers]\nx = "2"\ny = "3"\n\n# b\n[sources.b]\nz = "0"\n',
+        ),
+    ],
+)
+def test_changing_a_name_leaves_the_rest_of_the_file_as_it_is(tmp_path, before, after):
+    path = tmp_path / "speakers.toml"
+    path.write_text(before, newline="")
+    path.chmod(0o640)
+    change_speaker_names(tmp_path, ("b", "/b"), [NameChange("x", True, "1", "2"), NameChange("y", True, "", "3")])
+    assert (path.read_bytes().decode(), path.stat().st_mode & 0o777) == (after, 0o640)
+
+
+def test_names_that_are_saved_at_once_are_all_there(tmp_path):
+    speakers = [f"channel {k}" for k in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        changes = [[NameChange(each, False, "", "Ann")] for each in speakers]
+        list(threads.map(change_speaker_names, [tmp_path] * 20, [("a", "/a")] * 20, changes))
+    assert (tmp_path / "speakers.toml").read_text().count('" = "Ann"') == 20

@@ -23,6 +23,7 @@ from reelscribe.viewer.pages.views import (
     Hit,
     LibraryView,
     Line,
+    NamedSpeaker,
     NodeRow,
     Part,
     Playback,
@@ -227,6 +228,7 @@ def _spoken() -> SourceView:
             Settings("transcript", "demo/speech", "sha256:fedcba9876543210", (Fact("word_times", "true"),)),
         ),
         retry="reelscribe annotate demo/media --out out/demo --retry-failed",
+        speakers=(NamedSpeaker("channel 1", 0, "", "Agent"), NamedSpeaker(HOSTILE, 1, "Ms Okafor " * 9, HOSTILE)),
     )
 
 
@@ -241,6 +243,8 @@ UNPLAYABLE = replace(
         "none", "No browser plays the container AVI. With --transcode, reelscribe browse makes a small preview of it."
     ),
     thumbnails=tuple(float(k) for k in range(8)),
+    refusal=f"{HOSTILE}: expected a name of one line.",
+    typed={("channel 1", True): HOSTILE},
 )
 AUDIO = replace(
     SOURCE,
@@ -250,6 +254,7 @@ AUDIO = replace(
     playback=Playback("audio", type="audio/ogg"),
     thumbnails=(),
     retry="",
+    speakers=tuple(NamedSpeaker(f"channel {k + 1}", k % 8, "", "") for k in range(8)),
     tracks=(
         Track(
             "transcript",

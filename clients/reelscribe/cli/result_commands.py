@@ -46,7 +46,8 @@ def browse(
 ) -> None:
     """Show the results of a run as pages for a browser on this machine, also while it lasts, until Ctrl-C.
 
-    The address has a secret part, so that only those can open it who know it. Nothing can be changed through it.
+    The address has a secret part, so that only those can open it who know it. Only names of
+    speakers can be changed through it.
     """
     with errors_as_one_line():
         from reelscribe.viewer.browse.serve import serving

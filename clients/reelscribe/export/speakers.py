@@ -8,19 +8,26 @@ The user gives names in `speakers.toml` in an output folder. For example, for al
     [sources."/calls/17.wav"]
     "channel 1" = "Ms Okafor"
 
-Records keep the speakers as they were found, so names can be changed at any time.
+Records keep the speakers as they were found, so names can be changed at any time, also by pages. These change single
+names in the file, and leave everything else in it as it is.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Table
+
+from reelscribe._files import atomic_file, locked_file
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotations_reader import AnnotatedSource, FlaggedUtterance
 from reelscribe.export.cues import one_line, player_milliseconds
@@ -42,7 +49,9 @@ class SpeakerNames:
             of_sources: The same for single sources, by their paths as they were given, or their absolute paths.
             file: Path of the file that has them, for messages.
         """
-        self._everywhere, self._of_sources, self._file = everywhere, of_sources, file
+        self.everywhere = everywhere
+        """The name to show for each speaker, where the source has none of its own."""
+        self._of_sources, self._file = of_sources, file
         self._found: set[str] = set()
         self._found_in = defaultdict[str, set[str]](set)
 
@@ -51,7 +60,15 @@ class SpeakerNames:
         """True if a source that was named had a speaker."""
         return bool(self._found)
 
-    def of(self, paths: Iterable[str], speakers: Iterable[str | None]) -> dict[str, str]:
+    def of_source(self, paths: Sequence[str]) -> _Names:
+        """Return the names that are of one source alone.
+
+        Args:
+            paths: The paths by which it may be named; the names of the last one count most.
+        """
+        return {speaker: name for path in paths for speaker, name in self._of_sources.get(path, {}).items()}
+
+    def of(self, paths: Sequence[str], speakers: Iterable[str | None]) -> dict[str, str]:
         """Return the name to show for each speaker of a source.
 
         Args:
@@ -60,11 +77,10 @@ class SpeakerNames:
         """
         found = {speaker for speaker in speakers if speaker is not None}
         self._found |= found
-        names = {speaker: self._everywhere.get(speaker, speaker) for speaker in found}
         for path in set(paths) & self._of_sources.keys():
             self._found_in[path] |= found
-            names |= {speaker: name for speaker, name in self._of_sources[path].items() if speaker in found}
-        return names
+        names = {**self.everywhere, **self.of_source(paths)}
+        return {speaker: names.get(speaker, speaker) for speaker in found}
 
     def applied(self, source: AnnotatedSource) -> AnnotatedSource:
         """Return a source with the names of its speakers in their places."""
@@ -93,7 +109,7 @@ class SpeakerNames:
                 lines.append(f"{self._file}: no source with a transcript has the path {path!r} in its record")
             else:
                 lines += self._unknown(names, self._found_in[path], f" of {path}")
-        return lines + self._unknown(self._everywhere, self._found, "")
+        return lines + self._unknown(self.everywhere, self._found, "")
 
     def _unknown(self, names: _Names, found: set[str], where: str) -> list[str]:
         known = ", ".join(map(repr, sorted(found))) or "no speakers"
@@ -114,17 +130,126 @@ def read_speaker_names(folder: Path) -> SpeakerNames:
     """
     path = folder / NAME
     try:
-        value = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows write a mark first
+        return _parsed(path, path.read_bytes())
     except FileNotFoundError:
         return SpeakerNames({}, {})
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: cannot be read: {reason}; correct it, or remove it") from None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or error) from None
+
+
+@dataclass(frozen=True)
+class NameChange:
+    """Another name for a speaker, as somebody wants it who saw the name that was there."""
+
+    speaker: str
+    """The speaker, as records have it."""
+    everywhere: bool
+    """Whether the name is for all sources; otherwise it is for one."""
+    before: str
+    """The name that was seen; empty for none."""
+    name: str
+    """The name to write; empty to take it away."""
+
+
+def change_speaker_names(folder: Path, paths: Sequence[str], changes: Sequence[NameChange]) -> None:
+    """Change names in the `speakers.toml` of an output folder, which is made if there is none; all of them, or none.
+
+    Comments, and all other names, stay as they are. A name that is no longer the one that was seen is not replaced.
+
+    Args:
+        folder: The output folder.
+        paths: The paths by which the source may be named: as it was given, and its absolute path.
+        changes: The changes.
+
+    Raises:
+        UsageError: One cannot be made, or the file cannot be read, written to, or be changed without loss.
+    """
+    path = folder / NAME
+    if not changes:
+        return
+    for each in changes:
+        if each.name and not _is_name(each.name):
+            rule = "expected a name of one line of characters that are visible"
+            raise UsageError(f"{each.speaker!r}: {rule}, got {brief(each.name)}; correct it, and save again")
+    try:
+        with locked_file(path) as file:
+            changed = _changed(path, file.read(), paths, changes)
+            with atomic_file(path, durable=True) as partial:
+                partial.write_text(changed, encoding="utf-8", newline="")
+                shutil.copymode(path, partial)
+    except OSError as error:
+        reason = "a symbolic link" if path.is_symlink() else error.strerror or error
+        expected = "expected a file and a folder that can be written to"
+        raise UsageError(f"{path}: {expected}, got: {reason}; nothing was saved; correct it, and save again") from None
+
+
+def _changed(path: Path, content: bytes, paths: Sequence[str], changes: Sequence[NameChange]) -> str:
+    """Return the text of the file with changes. Raises UsageError as `change_speaker_names` does."""
+    names = _parsed(path, content)
+    own = names.of_source(paths)
+    for each in changes:
+        now = (names.everywhere if each.everywhere else own).get(each.speaker, "")
+        if now not in (each.before, each.name):
+            expected = f"expected {each.speaker!r} to have the name {brief(each.before)}, as the page showed"
+            raise UsageError(f"{path}: {expected}, got {brief(now)}; look who wrote it, or save again to replace it")
+    text = content.decode("utf-8-sig")
+    wanted = tomllib.loads(text)
+    try:
+        document = tomlkit.parse(text)
+        for each in changes:
+            _change(wanted, paths, each)
+            _change(document, paths, each)
+        changed = tomlkit.dumps(document)
+        if tomllib.loads(changed) == wanted:
+            return changed
+    except (TOMLKitError, ValueError):
+        pass  # as below
+    expected = "expected the tables [speakers] and [sources.PATH] with a line for each name"
+    raise UsageError(f"{path}: {expected}, got what cannot be changed without loss; write the names there by hand")
+
+
+def _change(content: MutableMapping[str, Any], paths: Sequence[str], change: NameChange) -> None:
+    """Change a name in the content of the file."""
+    tables, keys = (content, ["speakers"]) if change.everywhere else (content.setdefault("sources", {}), paths)
+    having = [tables[key] for key in dict.fromkeys(keys) if change.speaker in tables.get(key, ())]
+    for names in having:
+        if change.name:
+            names[change.speaker] = change.name
+        else:
+            del names[change.speaker]
+    if change.name and not having:
+        key = next((key for key in keys if key in tables), keys[-1])
+        if key in tables:
+            _append(tables[key], change.speaker, change.name)
+        else:
+            tables[key] = {change.speaker: change.name}
+
+
+def _append(names: MutableMapping[str, Any], speaker: str, name: str) -> None:
+    """Add a name after the others of a table, before comments that may be about what follows it."""
+    body = names.value.body if isinstance(names, Table) else []
+    end = max((k + 1 for k, (key, _) in enumerate(body) if key is not None), default=0)
+    rest = body[end:]
+    del body[end:]
+    names[speaker] = name
+    body.extend(rest)
+
+
+def _parsed(path: Path, content: bytes) -> SpeakerNames:
+    """Return the names in the content of the file. Raises UsageError if it is not as described above."""
+    try:
+        value = tomllib.loads(content.decode("utf-8-sig"))  # editors of Windows write a mark first
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from None
     if unknown := sorted(value.keys() - {"speakers", "sources"}):
         raise UsageError(f"{path}: expected the tables [speakers] and [sources.PATH], got {unknown[0]!r}")
     sources = _table(path, value.get("sources", {}))
     of_sources = {source: _names(path, names) for source, names in sources.items()}
     return SpeakerNames(_names(path, value.get("speakers", {})), of_sources, str(path))
+
+
+def _unreadable(path: Path, reason: object) -> UsageError:
+    return UsageError(f"{path}: cannot be read: {reason}; correct it, or remove it")
 
 
 def _table(path: Path, value: Any) -> dict[str, Any]:
@@ -135,9 +260,13 @@ def _table(path: Path, value: Any) -> dict[str, Any]:
 
 def _names(path: Path, value: Any) -> _Names:
     for speaker, name in _table(path, value).items():
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        if not isinstance(name, str) or not _is_name(name):
             raise UsageError(f"{path}: {speaker!r}: expected a name of one line in quotes, got {brief(name)}")
     return dict(value)
+
+
+def _is_name(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable()
 
 
 def rttm(source: AnnotatedSource) -> str:

@@ -19,8 +19,8 @@ from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support.browser import open_browser, violations
-from support.browsing import browsing, record_of_file, write_annotations
-from support.exporting import record
+from support.browsing import browsing, record_of_file, segments, write_annotations
+from support.exporting import record, spoken_by
 from support.fake_torchserve import SPEECH, FakeTorchServe
 from support.patience import PATIENCE
 
@@ -92,7 +92,9 @@ def open_page(browser):
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        page.on("response", lambda response: response.ok or wrong.append(f"{response.status}: {response.url}"))
+        page.on(
+            "response", lambda response: response.status < 400 or wrong.append(f"{response.status}: {response.url}")
+        )
         page.on("request", lambda request: request.url.startswith(root) or wrong.append(request.url))
         page.goto(address + path)
         return page
@@ -249,6 +251,22 @@ def test_a_page_that_is_open_grows_with_the_run_and_keeps_what_was_typed(open_pa
     finally:
         answered.set()
         run.result(PATIENCE)
+
+
+def test_speakers_are_named_with_keys_alone(open_page, tmp_path):
+    value = spoken_by(record("/v/call.wav", segments=segments("How may I help?", "Hello.")), "channel 1", "channel 2")
+    value["source"]["sha256"] = None  # so that there are no thumbnails to ask for
+    write_annotations(tmp_path, value)
+    with browsing(tmp_path) as address:
+        page = source(open_page(address), "call.wav")
+        page.get_by_role("group", name="channel 2").get_by_label("In this source").focus()
+        page.keyboard.type("Ms Okafor")
+        page.keyboard.press("Enter")
+        expect(page.locator("#lines-transcript .speaker")).to_have_text(["channel 1:", "Ms Okafor:"])
+        assert page.url.endswith("#names")
+        assert violations(page) == []
+        page.close()
+    assert '"channel 2" = "Ms Okafor"' in (tmp_path / "speakers.toml").read_text()
 
 
 def test_no_page_violates_the_rules_of_accessibility(open_page, address):

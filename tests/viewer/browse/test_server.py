@@ -64,7 +64,7 @@ async def test_pages_are_html_that_may_load_only_what_is_here(client, address, p
         assert response.content_type == "text/html"
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
         assert response.headers["X-Content-Type-Options"] == "nosniff"
-        assert response.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["Referrer-Policy"] == "same-origin"
         assert response.headers["Cache-Control"] == "no-store"
     assert "<script>alert" not in text
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, page_numbers, shown
-from reelscribe.viewer.pages.views import Line, Playback, Site, SourceView, Track, Word
+from reelscribe.viewer.pages.views import Line, NamedSpeaker, Playback, Site, SourceView, Track, Word
 from support.example_views import (
     AUDIO,
     CARDS,
@@ -144,6 +144,13 @@ def test_characters_that_nobody_sees_are_shown(char):
 def test_a_list_that_has_not_all_hits_says_so():
     assert "The first 10,000 hits as" in "".join(Page(SERVED.search(SEARCH)).texts)
     assert "All hits as" in "".join(Page(SERVED.search(replace(SEARCH, more=False))).texts)
+
+
+def test_a_served_page_has_fields_for_a_hundred_speakers_and_a_file_has_none():
+    view = replace(SOURCE, speakers=tuple(NamedSpeaker(f"speaker {k}", 0, "", "") for k in range(120)))
+    page = SERVED.source(view)
+    assert (page.count("<fieldset>"), "There are 20 more" in page) == (100, True)
+    assert "<fieldset>" not in FILES.source(view)
 
 
 def test_a_command_is_whole_however_long_it_is():

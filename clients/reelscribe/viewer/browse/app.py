@@ -7,20 +7,23 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reelscribe.errors import OutputError, UsageError
+from reelscribe.export.speakers import NAME as NAMES
+from reelscribe.export.speakers import NameChange
 from reelscribe.storage.address import is_stored
 from reelscribe.viewer.browse.media_responses import OpenFileResponse, stored_response
 from reelscribe.viewer.content.library_page import LibraryPage
@@ -42,6 +45,7 @@ T = TypeVar("T")
 
 _THREADS, _SLOW_THREADS = 4, 6
 _THUMBNAILS_AT_ONCE = 4  # the other slow threads make lists of hits
+_MOST_FORM_BYTES = 2**18  # a form has at most 100 speakers
 _ID = re.compile("[0-9a-f]{16}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -51,7 +55,7 @@ HEADERS = {
         " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer", browsers would not tell the origin of forms either
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -102,16 +106,15 @@ class Guard:
         if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
             return PlainTextResponse("This server answers its own pages only.", 403)
         # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which no
-        # other one can read or frame, and whose address has the token.
+        # other one can read or frame, and whose address has the token. Forms come from these pages alone.
         is_opened = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
+        is_opened = is_opened and scope["method"] in ("GET", "HEAD")
         sites = headers.get("sec-fetch-site", [])
         if not is_opened and any(site not in ("same-origin", "none") for site in sites):
             return PlainTextResponse("This server answers its own pages only.", 403)
         token = scope["path"].encode("utf-8", "surrogatepass").split(b"/")[1:2]
         if not token or not compare_digest(token[0], self._token):
             return PlainTextResponse("Not found: open the address that `reelscribe browse` has printed.", 404)
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("Nothing can be changed here.", 405, {"Allow": "GET, HEAD"})
         return None
 
 
@@ -206,6 +209,7 @@ class BrowseApp:
             Route("/search.csv", self._answer_csv),
             Route("/search.json", self._answer_json),
             Route("/source/{id}", self._answer_source),
+            Route("/source/{id}", self._answer_names, methods=["POST"]),
             Route("/run", self._answer_run),
             Route("/thumbnail/{id}/{name}", self._answer_thumbnail),
             Route("/media/{id}", self._answer_media),
@@ -250,24 +254,40 @@ class BrowseApp:
         return await self._page(lambda: self._renderer.run(self._run_page.view(self._site())))
 
     async def _answer_source(self, request: Request) -> Response:
+        if not _ID.fullmatch(request.path_params["id"]):
+            return _not_found()
+        return await self._page(lambda: self._source_html(request))
+
+    async def _answer_names(self, request: Request) -> Response:
+        """Change names of speakers as a form says, and send the browser back to the page, or say there why not."""
         id_ = request.path_params["id"]
         if not _ID.fullmatch(id_):
             return _not_found()
+        try:
+            changes = _name_changes(await _body(request))
+        except (ValueError, ClientDisconnect) as error:
+            expected = f"Expected the form of the page of a source, of at most {_MOST_FORM_BYTES:,} bytes"
+            return PlainTextResponse(f"{expected}: {error}. Save names there, or write them into {NAMES}.", 400)
+        try:
+            await self._in_thread(self._source.change_speaker_names, id_, changes)
+        except UsageError as error:
+            refusal = f"{error}."
+            typed = {(each.speaker, each.everywhere): each.name for each in changes}
+            return await self._page(lambda: self._source_html(request, refusal=refusal, typed=typed), 400)
+        return RedirectResponse(request.url.replace(scheme="", netloc=""), 303)
+
+    def _source_html(self, request: Request, **refused: Any) -> str | None:
         seconds = _seconds(request.query_params.get("t", ""))
+        view = self._source.view(self._site(), request.path_params["id"], seconds, self._run.retry)
+        return None if view is None else self._renderer.source(replace(view, **refused))
 
-        def page() -> str | None:
-            view = self._source.view(self._site(), id_, seconds, self._run.retry)
-            return None if view is None else self._renderer.source(view)
-
-        return await self._page(page)
-
-    async def _page(self, make: Callable[[], str | None]) -> Response:
+    async def _page(self, make: Callable[[], str | None], status: int = 200) -> Response:
         def encoded() -> bytes | None:
             page = make()
             return None if page is None else page.encode("utf-8", "replace")
 
         content = await self._in_thread(encoded)
-        return _not_found() if content is None else HTMLResponse(content)
+        return _not_found() if content is None else HTMLResponse(content, status)
 
     async def _answer_csv(self, request: Request) -> Response:
         return await self._list(request, "text/csv; charset=utf-8", csv_lines)
@@ -382,6 +402,27 @@ def _seconds(text: str) -> float:
 
 def _address(path: str, parameters: list[tuple[str, str]]) -> str:
     return f"{path}?{urlencode(parameters, errors='replace')}" if parameters else path
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request. Raises ValueError if it is too long, once all of it has been sent."""
+    body = b""
+    async for part in request.stream():
+        body += part[: _MOST_FORM_BYTES + 1 - len(body)]  # who sends the rest would not read an earlier answer
+    if len(body) > _MOST_FORM_BYTES:
+        raise ValueError("this one is longer")
+    return body
+
+
+def _name_changes(body: bytes) -> list[NameChange]:
+    """Return what was changed in the form of templates/source.html. Raises ValueError if it is another form."""
+    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    columns = [fields.get(name, []) for name in ("speaker", "for", "before", "name")]
+    return [
+        NameChange(speaker, scope == "all", before, name.strip())
+        for speaker, scope, before, name in zip(*columns, strict=True)
+        if name != before
+    ]
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

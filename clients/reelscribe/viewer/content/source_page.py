@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reelscribe.errors import OutputError, UsageError
-from reelscribe.export.speakers import SpeakerNames, read_speaker_names
+from reelscribe.errors import OutputError, UsageError, brief
+from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
@@ -26,6 +26,7 @@ from reelscribe.viewer.pages.views import (
     SPEAKER_COLOURS,
     Fact,
     Line,
+    NamedSpeaker,
     Playback,
     Section,
     Settings,
@@ -68,20 +69,52 @@ class SourcePage:
             The view, which says so where the record cannot be read; None if there is no such source, or its record is
             just being written.
         """
+        if (found := self._find(id_)) is None:
+            return None
+        row, common, line = found
+        try:
+            return self._view(site, row, read_record(line), common, seconds, retry)
+        except UnreadableRecord as error:
+            return unreadable_view(site, row, common, str(error))
+
+    def change_speaker_names(self, id_: str, changes: Sequence[NameChange]) -> None:
+        """Change names of speakers of a source.
+
+        Args:
+            id_: The id of the source.
+            changes: The changes.
+
+        Raises:
+            UsageError: They cannot be made, or the source has no such speaker.
+        """
+        found = self._find(id_)
+        if found is None:
+            raise UsageError("expected a source with a record, got none: a run is just writing it; save again")
+        try:
+            record = read_record(found[2])
+        except UnreadableRecord as error:
+            raise UsageError(f"expected a record that can be read, got: {error}; docs/records.md says more") from None
+        known = _speakers(record, SpeakerNames({}, {}))
+        if unknown := [each.speaker for each in changes if each.speaker not in known]:
+            got = f"expected a speaker of this source, got {brief(unknown[0])}"
+            raise UsageError(f"{got}: the record has changed; name the speakers that are shown now")
+        change_speaker_names(self._out, _paths(record), changes)
+
+    def _find(self, id_: str) -> tuple[SourceRow, str, bytes] | None:
+        """Return what the index has of a source, the folder of all sources, and the line of its record.
+
+        None if there is no such source, or its record is just being written.
+        """
         for _ in range(2):  # a record that is written anew is found in its new place the second time
             try:
                 with self._index.reader() as reader:
-                    row, common = source_row(reader, id_), common_folder_of(reader)
+                    row = source_row(reader, id_)
                     if row is None:
                         return None
                     line = reader.line(row.file, row.start, row.size, row.digest)
+                    return row, common_folder_of(reader), line
             except RecordChanged:
                 self._index.refresh_soon()
-                continue
-            try:
-                return self._view(site, row, read_record(line), common, seconds, retry)
-            except UnreadableRecord as error:
-                return unreadable_view(site, row, common, str(error))
         return None
 
     def _view(
@@ -169,6 +202,7 @@ def source_view(
         end=max([start, *ends]),
         summary=record.summary,
         tracks=tuple(tracks),
+        speakers=tuple(_named_speakers(record, names)),
         thumbnails=tuple(thumbnails),
         facts=tuple(_facts(record)),
         settings=tuple(settings),
@@ -325,9 +359,22 @@ def _speakers(record: SavedRecord, names: SpeakerNames) -> dict[str | None, Spea
     """Return the speakers of a record. Those that are shown by one name have one colour."""
     found = {each.speaker for each in (*record.segments, *record.translations)}
     found |= {each.speaker for each in record.speech_failures}
-    shown = names.of((record.source.path, record.source.absolute_path), found)
-    colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, sorted(shown))))}
-    return {each: Speaker(name, colours[name]) for each, name in shown.items()}
+    shown = names.of(_paths(record), found)
+    ordered = sorted(shown, key=lambda each: (len(each), each))  # "speaker 10" comes after "speaker 9"
+    colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, ordered)))}
+    return {each: Speaker(shown[each], colours[shown[each]]) for each in ordered}
+
+
+def _named_speakers(record: SavedRecord, names: SpeakerNames) -> Iterator[NamedSpeaker]:
+    own = names.of_source(_paths(record))
+    for each, speaker in _speakers(record, names).items():
+        if each is not None:
+            yield NamedSpeaker(each, speaker.colour, own.get(each, ""), names.everywhere.get(each, ""))
+
+
+def _paths(record: SavedRecord) -> tuple[str, str]:
+    """Return the paths by which speakers.toml may name a source."""
+    return record.source.path, record.source.absolute_path
 
 
 def _words(segment: Segment) -> tuple[Word, ...]:

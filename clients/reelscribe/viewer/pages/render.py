@@ -24,6 +24,9 @@ MOST_CHARACTERS = 10_000
 MOST_WORDS = 2000
 """Largest number of words of a line that are marked as they are said; people say no more in one segment."""
 
+MOST_SPEAKERS = 100
+"""Largest number of speakers that the form of a page names."""
+
 RUNNING_SECONDS, RESTING_SECONDS = 3, 20
 """Seconds after which a page asks for what is new: while a run is going on, and otherwise."""
 
@@ -71,6 +74,7 @@ class Renderer:
             counted=counted,
             text_kinds=TEXT_KINDS,
             most_words=MOST_WORDS,
+            most_speakers=MOST_SPEAKERS,
             query_of_error=lambda error: LibraryQuery(error=error),
             query_of_state=lambda state: LibraryQuery(state=state),
             query_of_folder=lambda folder: LibraryQuery(folder=folder),

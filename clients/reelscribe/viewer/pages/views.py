@@ -5,7 +5,8 @@ Times are presentation times in seconds, as in records; a source is named by its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from reelscribe.contract.outcomes import SourceSummary
@@ -195,6 +196,20 @@ class Speaker:
     """Number of the colour of the name, from 0 to below SPEAKER_COLOURS."""
 
 
+@dataclass(frozen=True)
+class NamedSpeaker:
+    """Somebody who speaks in a source, with the names that the user has given."""
+
+    speaker: str
+    """The speaker, as the record has it."""
+    colour: int
+    """As of Speaker."""
+    own: str
+    """The name in this source alone; empty if there is none."""
+    everywhere: str
+    """The name in all sources; empty if there is none."""
+
+
 SPEAKER_COLOURS = 8
 """Number of colours of speakers in pages.css. Of more speakers, some share one."""
 
@@ -289,6 +304,12 @@ class SourceView:
     """The command that tries again what failed, or how to get it; empty if nothing failed."""
     sections: tuple[Section, ...] = ()
     """All sections, if there is more than one."""
+    speakers: tuple[NamedSpeaker, ...] = ()
+    """Everybody who speaks in it."""
+    refusal: str = ""
+    """The reason why names of speakers were not saved, in whole sentences; empty if none were refused."""
+    typed: Mapping[tuple[str, bool], str] = field(default_factory=dict)
+    """The names that were refused, by the speaker, and whether they are for all sources."""
 
 
 @dataclass(frozen=True)
