@@ -55,6 +55,16 @@ def test_lines_have_the_speakers_with_the_names_of_speakers_toml(view_of, tmp_pa
     ]
 
 
+def test_without_a_transcript_turns_are_a_track(view_of):
+    turns = [{"start": 0.5, "end": 2.0, "speaker": "speaker 1"}, {"start": 1.5, "end": 3.0, "speaker": "speaker 2"}]
+    told = {"speaker_settings": "c0", "turns": turns}
+    (track,) = view_of(record("a.mp4", caption_settings=None) | told).tracks
+    assert (track.kind, [(line.start, line.end) for line in track.lines]) == ("speakers", [(0.5, 2.0), (1.5, 3.0)])
+    assert [line.speaker for line in track.lines] == [Speaker("speaker 1", 0), Speaker("speaker 2", 1)]
+    (said,) = view_of(transcript_record("a.mp4", "Hello.") | told).tracks
+    assert said.kind == "transcript"
+
+
 def test_a_translation_is_a_track_beside_the_transcript(view_of):
     value = spoken_by(transcript_record("a.mp4", "Guten Morgen."), "channel 1")
     english = {"start": 0.5, "end": 1.0, "text": "Good morning.", "flags": ["no-speech"], "speaker": "channel 1"}

@@ -278,6 +278,9 @@ def tracks_of(record: SavedRecord, names: SpeakerNames) -> list[Track]:
             *(Line(each.start, each.end, each.error, failed=True) for each in record.clip_failures),
         ],
         "shots": [Line(each.start, each.end) for each in record.shots],
+        "speakers": [  # of a source whose speakers are not beside what they say
+            Line(each.start, each.end, speaker=speakers[each.speaker]) for each in record.turns if not record.segments
+        ],
     }
     tracks = []
     for kind, unordered in lines.items():
@@ -358,7 +361,7 @@ def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]
 def _speakers(record: SavedRecord, names: SpeakerNames) -> dict[str | None, Speaker]:
     """Return the speakers of a record. Those that are shown by one name have one colour."""
     found = {each.speaker for each in (*record.segments, *record.translations)}
-    found |= {each.speaker for each in record.speech_failures}
+    found |= {each.speaker for each in record.speech_failures} | {each.speaker for each in record.turns}
     shown = names.of(_paths(record), found)
     ordered = sorted(shown, key=lambda each: (len(each), each))  # "speaker 10" comes after "speaker 9"
     colours = {name: k % SPEAKER_COLOURS for k, name in enumerate(dict.fromkeys(map(shown.get, ordered)))}

@@ -183,6 +183,14 @@ class Error(msgspec.Struct, gc=False):
     message: str
 
 
+class Turn(msgspec.Struct, gc=False):
+    """A stretch in which somebody speaks."""
+
+    start: float
+    end: float
+    speaker: str
+
+
 class SavedRecord(msgspec.Struct):
     """A record, as far as the page of its source shows it."""
 
@@ -205,6 +213,7 @@ class SavedRecord(msgspec.Struct):
     translations: list[Segment] = []
     speech_failures: list[FailedChunk] = []
     speech_settings: str | None = None
+    turns: list[Turn] = []
     speaker_settings: str | None = None
 
     @property

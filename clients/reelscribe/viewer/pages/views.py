@@ -15,10 +15,10 @@ from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery, TextKi
 State = Literal["ok", "error"]
 """The states of a source: done or failed."""
 
-TrackKind = Literal["captions", "clips", "shots", "transcript", "translations"]
+TrackKind = Literal["captions", "clips", "shots", "speakers", "transcript", "translations"]
 """Kinds of tracks on the timeline."""
 
-SettingsKind = TrackKind | Literal["speakers", "summary"]
+SettingsKind = TrackKind | Literal["summary"]
 """Kinds of annotations that have a model and settings."""
 
 Player = Literal["video", "audio", "preview", "none"]

@@ -118,7 +118,7 @@
       if (known) known.read();
       else followed.set(list.dataset.kind, new Lines(list));
     }
-    const kinds = ["transcript", "translations", "captions", "clips", "shots"].filter((kind) => followed.get(kind)?.items.length);
+    const kinds = ["transcript", "translations", "captions", "clips", "shots", "speakers"].filter((kind) => followed.get(kind)?.items.length);
     if (!followed.get(active)?.items.length && kinds.length) setActive(kinds[0]);
     for (const lines of followed.values()) lines.show(player.time());
   }
