@@ -4,6 +4,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from reelscribe.archive.build import build
 from reelscribe.cli import app
 from reelscribe.errors import UsageError
 from support.shot_models import save_transnetv2, transnetv2_weights
+from support.speaker_models import encoder_weights
 
 HANDLERS = Path(__file__).parents[2] / "handlers"
 
@@ -73,6 +75,13 @@ def test_weights_that_are_no_archive_of_torch_are_refused(tmp_path):
     (tmp_path / "weights.pth").write_bytes(b"an unsafe pickle")
     with pytest.raises(UsageError, match=r"weights\.pth is damaged, cut short or of an old format"):
         build("shots", "shot", str(tmp_path), tmp_path / "store", handlers=HANDLERS)
+
+
+def test_weights_as_torch_saved_them_before_2020_are_packed(tmp_path):
+    torch.save(encoder_weights(), tmp_path / "pretrained.pt", _use_new_zipfile_serialization=False)
+    build("speakers", "speaker", str(tmp_path), tmp_path / "store", bundle=True, handlers=HANDLERS)
+    with zipfile.ZipFile(tmp_path / "store" / "speakers.mar") as archive:
+        assert archive.read("weights/pretrained.pt") == (tmp_path / "pretrained.pt").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The GE2E voice encoder with its published weights tells two readers apart, and knows each of them again."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import av
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from reelscribe.archive.build import build
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.contract.voices import SpeakerBounds
 from reelscribe.results.speakers import SpeakerTimes, TimedVoices
 from reelscribe.run.tracks.speakers import turns_of
+from servers.torchserve import HANDLERS
 from speakers.speaker_model import SpeakerModel, SpeakerSettings
 from support.audio import RATE
 from transcripts.speech_model import Chunk
@@ -33,6 +36,12 @@ def sentences(folder: Path, count: int, words: int) -> np.ndarray:
     texts = json.loads((folder / "texts.json").read_text())
     long = [name for name, text in sorted(texts.items()) if len(text.split()) >= words]
     return np.concatenate([samples_of(folder / name) for name in long[:count]])
+
+
+def test_the_published_file_of_weights_is_packed(part, tmp_path):
+    build("speakers", "speaker", str(part("ge2e")), tmp_path, bundle=True, handlers=HANDLERS)
+    with zipfile.ZipFile(tmp_path / "speakers.mar") as archive:
+        assert archive.read("weights/pretrained.pt") == (part("ge2e") / "pretrained.pt").read_bytes()
 
 
 @pytest.mark.parametrize("bounds", [SpeakerBounds(), SpeakerBounds(2, 2)])

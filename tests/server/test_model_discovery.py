@@ -105,10 +105,15 @@ async def test_where_models_cannot_be_listed_usual_names_are_tried():
             {"a": DESCRIPTION},
             SpeechDescription,
             True,
-            "expected a speech model there, but it has a; name it with --model",
+            "expected a speech model there, but it has a; build one",
         ),
         ({}, SpeechDescription, True, "but it has no models"),
-        ({"a": SPEECH}, ShotModelDescription, True, "expected a shot model there, but it has a; name it with --shot-m"),
+        (
+            {"a": SPEECH},
+            ShotModelDescription,
+            True,
+            "expected a shot model there, but it has a; build one ",
+        ),
         (
             {"ours": DESCRIPTION},
             CaptionerDescription,

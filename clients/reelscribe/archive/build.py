@@ -62,6 +62,8 @@ joined where the queue is as long as in config-single.properties.
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first bytes of what torch saved before 2020, such as the weights of Resemblyzer: a number, pickled."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
 _NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
@@ -315,7 +317,9 @@ def _check_state_dict(path: Path) -> None:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="numpy"):
                 return
-        zipfile.ZipFile(path).close()  # as torch saves them since 2020; what was there before may hold any pickle
+        with path.open("rb") as file:
+            if file.read(len(_OLD_TORCH)) != _OLD_TORCH:
+                zipfile.ZipFile(path).close()  # as torch saves them since 2020
     except (OSError, SafetensorError, zipfile.BadZipFile) as error:
         raise UsageError(
             f"weights: {path} is damaged, cut short or of an old format ({error}); download it again, or save it with"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS_HELP = (
     "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 (.pth,"
-    " .pt or .safetensors) or its directory."
+    " .pt or .safetensors), and for speakers, of a GE2E voice encoder, or its directory."
 )
 _HANDLER_HELP = "Kind of handler: caption, speech, clip, shot or speaker. Its settings are in handlers/KIND.yaml."
 _REVISION_HELP = (

@@ -165,7 +165,8 @@ async def _find(found: FoundServer, kind: type[ModelDescription], besides: str |
             )
     where = "under a usual name " if listed is None else ""
     got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
-    return None, f"{server.url}: expected a {what} {where}there, but {got}; name it with {option}"
+    advice = f"name it with {option}" if listed is None else "build one (`reelscribe archive`), and restart the server"
+    return None, f"{server.url}: expected a {what} {where}there, but {got}; {advice}"
 
 
 async def _listed(managed: ManagedServer) -> Sequence[str] | None:
