@@ -1,10 +1,13 @@
 """CTC models of several families, tiny and with random weights: the text they generate does not matter here."""
 
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCTC, AutoProcessor
 
 from reelscribe.contract.speech import TranscriptionOptions
@@ -40,6 +43,29 @@ NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0
 
 def chunks(recordings: list[np.ndarray], **options) -> list[Chunk]:
     return [Chunk(recording, TranscriptionOptions(**options)) for recording in recordings]
+
+
+def test_a_model_whose_weights_are_missing_in_part_is_refused(directories, tmp_path):
+    """Random weights in their place would say anything, and nobody would know."""
+    folder = Path(shutil.copytree(directories["parakeet"], tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: each for name, each in weights.items() if not name.startswith("ctc_head")}, folder / "model.safetensors"
+    )
+    with pytest.raises(
+        StartupError, match=r"all weights of a ParakeetForCTC, got none for 2 of .* such as ctc_head\.bias"
+    ):
+        load(str(folder))
+
+
+def test_a_wav2vec2_needs_no_weights_that_only_its_training_uses(directories, tmp_path):
+    folder = Path(shutil.copytree(directories["wav2vec2"], tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["wav2vec2.masked_spec_embed"]
+    save_file(weights, folder / "model.safetensors")
+    assert load(str(folder)).transcribe(chunks(NOISES[:1])) == load(directories["wav2vec2"]).transcribe(
+        chunks(NOISES[:1])
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
