@@ -104,7 +104,7 @@ class SpeakerTimes:
         together = np.minimum(self._ends, end) - np.maximum(self._starts, start)
         if (together > 0).any():
             most = np.bincount(self._speakers, together.clip(0))[self._speakers]  # of the speaker of each turn
-            return self._names[self._speakers[np.where(together > 0, most, 0).argmax()]]
+            return self._names[int(self._speakers[np.where(together > 0, most, 0).argmax()])]
         nearest = int(together.argmax())
         return self._names[self._speakers[nearest]] if together[nearest] >= -NEAR_SECONDS else None
 
