@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoProcessor, Nemotron3DiarizationForAudioFrameClassification
+from transformers import (
+    AutoProcessor,
+    Nemotron3DiarizationForAudioFrameClassification,
+    Nemotron3DiarizationProcessor,
+)
 
 from reelscribe.errors import StartupError
 from runtime.model_settings import ModelSettings, load_pretrained, revision_of
@@ -30,11 +34,16 @@ class Diarizer:
             device: Where to load it.
 
         Raises:
-            StartupError: The directory is gone, or the model has frames of another length.
+            StartupError: The directory is gone, or has another model, or one with frames of another length.
             FloatingPointError: The dtype has too small a range for what the model computes.
         """
         self._device = device
         self._processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        if not isinstance(self._processor, Nemotron3DiarizationProcessor):
+            raise StartupError(
+                f"YAML, handler, diarizer: expected a Nemotron diarization model, got {settings.model} with a"
+                f" {type(self._processor).__name__}; name another one, or null"
+            )
         extractor = self._processor.feature_extractor
         if (extractor.sampling_rate, extractor.hop_length) != (SAMPLE_RATE, HOP):
             raise StartupError(

@@ -94,6 +94,14 @@ def test_the_names_of_a_source_come_before_those_of_all(tmp_path):
     assert (out / "txt/b/18.wav.txt").read_text() == "Ms Okafor: How may I help?\nchannel 2: Hello.\n"
 
 
+def test_a_source_whose_path_is_not_utf_8_is_named_by_the_path_in_its_record(tmp_path):
+    path = "/calls/\\udce9.wav"
+    call = CALL | {"source": CALL["source"] | {"path": path, "absolute_path": path}}
+    change_speaker_names(tmp_path, (path, path), [NameChange("channel 1", False, "", "Ms Okafor")])
+    out = exported(tmp_path, "rttm", records=[call], names=(tmp_path / "speakers.toml").read_text())
+    assert "Ms_Okafor" in (out / "rttm/\udce9.wav.rttm").read_text()
+
+
 def test_subtitles_beside_sources_have_the_same_names(tmp_path):
     film = tmp_path / "films/a.wav"
     film.parent.mkdir()

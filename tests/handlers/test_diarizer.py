@@ -17,6 +17,7 @@ from support.audio import RATE
 from support.fake_context import FakeContext, parsed
 from support.speaker_models import conversation, save_diarizer, save_encoder
 
+DEMO_SPEECH = Path(__file__).parents[2] / "demo" / "models" / "speech"
 TALK = (1, 0, 2.0), (1, 1, 1.0), (0, 1, 2.0), (0, 0, 1.0), (1, 0, 1.0)
 """One speaks until 3 s, and again from 6 s to 7 s; the other from 2 to 5 s."""
 
@@ -88,6 +89,8 @@ def test_the_description_names_the_diarizer(encoder, diarizer):
 def test_other_models_are_refused(encoder, diarizer, tmp_path):
     with pytest.raises(StartupError, match="diarizer: the folder /gone is gone"):
         load(encoder, "/gone")
+    with pytest.raises(StartupError, match=r"diarizer: expected a Nemotron diarization model, got .* WhisperProcessor"):
+        load(encoder, str(DEMO_SPEECH))
     for file in Path(diarizer).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "processor_config.json").read_text())

@@ -14,7 +14,7 @@ from speech_handler import SpeechHandler
 from support.audio import RATE, noise
 from support.fake_context import FakeContext, parsed
 from support.hostile_pickles import HOSTILE
-from support.speaker_models import save_encoder, talk
+from support.speaker_models import save_diarizer, save_encoder, talk
 from support.tiny_models import save_canary, save_parakeet, save_parakeet_tdt, save_qwen3_asr, save_wav2vec2
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +27,7 @@ SAVE = {
     "canary": save_canary,
     "qwen3-asr": save_qwen3_asr,
     "speakers": save_encoder,
+    "diarizer": save_encoder,
 }
 SECONDS = 3
 """Longest chunk."""
@@ -79,7 +80,9 @@ def ask(request, tmp_path_factory):
     """A function that returns the answers and the statuses of the requests of a call to a model."""
     weights = SAVE[request.param](tmp_path_factory.mktemp("hostile"))
     config = {"model": weights, "chunk_seconds": SECONDS, "device_batch": 3}
-    if request.param == "speakers":
+    if request.param == "diarizer":
+        config["diarizer"] = save_diarizer(tmp_path_factory.mktemp("diarizer"))
+    if request.param in ("speakers", "diarizer"):
         handler, read = SpeakerHandler(), ChunkVoices.from_json
     else:
         handler, read = SpeechHandler(), ChunkTranscript.from_json

@@ -33,6 +33,15 @@ def test_a_segment_with_words_is_cut_where_the_speaker_changes():
     assert {word.speaker for word in other.words} == {"speaker 2"}
 
 
+@pytest.mark.parametrize("names", [("speaker 1", "speaker 2"), ("speaker 2", "speaker 1")])
+def test_who_speaks_already_keeps_the_words_during_which_another_speaks_too(names):
+    first, other = names
+    turns = [Turn(0.0, 0.3, "speaker 1"), Turn(1.0, 4.0, first), Turn(2.0, 3.0, other), Turn(3.5, 5.0, other)]
+    words = (1.5, 2.0, "I"), (2.2, 2.6, "say"), (3.2, 3.4, "so."), (4.2, 4.5, "Yes.")
+    parts = [(each.text, each.speaker) for each in with_speakers([said(1, 5, "I say so. Yes.", *words)], turns)]
+    assert parts == [("I say so.", first), ("Yes.", other)]
+
+
 def test_a_text_without_spaces_is_cut_as_well():
     words = (0.2, 0.5, "你"), (0.6, 1.0, "好"), (2.2, 2.5, "世界")
     texts = [each.text for each in with_speakers([said(0, 3, "你好世界", *words)], TURNS)]

@@ -77,19 +77,26 @@ def test_speakers_keep_their_names_over_hours_in_bounded_memory():
 
 
 def test_speakers_of_chunks_that_the_model_tells_apart_are_the_same_in_all_chunks():
-    labels = np.tile(turns(3, 2, 4), 30)
+    labels, parts = np.tile(turns(3, 2, 4), 30), np.tile([3, 2, 4], 30)
+    vectors = np.repeat(
+        embeddings(np.tile(turns(1, 1, 1), 30), spread=0.2), parts, axis=0
+    )  # all parts of a speaker have one
     told = [np.array([1, 1, 1, 0, 0, 2, 2, 2, 2])] * 15 + [np.array([2, 2, 2, 1, 1, 0, 0, 0, 0])] * 15
     seconds = np.full(len(labels), 2.0)
-    assert speakers_of(embeddings(labels), seconds, ANY, told) == labels.tolist()
+    assert speakers_of(vectors, seconds, ANY, told) == labels.tolist()
 
 
-def test_two_speakers_of_a_chunk_are_never_one_unless_more_are_found_than_there_may_be():
-    vectors, told = embeddings(np.zeros(40, int), spread=0.1), [np.array([0, 1, 0, 1])] * 10
-    seconds = np.full(40, 3.0)
-    assert len(set(speakers_of(vectors, seconds, ANY))) == 1
-    found = speakers_of(vectors, seconds, ANY, told)
-    assert all(first == third != second == fourth for first, second, third, fourth in np.reshape(found, (10, 4)))
-    assert set(speakers_of(vectors, seconds, SpeakerBounds(1, 1), told)) == {0}
+def test_voices_that_are_alike_are_two_where_the_model_tells_them_apart():
+    both = np.array([[1.0, 0.0], [0.7, 0.7]] * 40, np.float32)
+    seconds = np.full(80, 3.0)
+    assert speakers_of(both, seconds, ANY) == [0] * 80
+    assert speakers_of(both, seconds, ANY, [np.array([0, 1, 0, 1])] * 20) == [0, 1] * 40
+    assert speakers_of(both, seconds, SpeakerBounds(1, 1), [np.array([0, 1, 0, 1])] * 20) == [0] * 80
+
+
+def test_one_speaker_whom_the_model_takes_for_two_in_a_chunk_stays_one():
+    vectors, told = embeddings(np.zeros(40, int), spread=0.3), [np.array([0, 0])] * 19 + [np.array([0, 1])]
+    assert speakers_of(vectors, np.full(40, 9.0), ANY, told) == [0] * 40
 
 
 def test_a_speaker_of_a_moment_whom_the_model_tells_apart_is_one_of_the_others():

@@ -31,6 +31,7 @@ from reelscribe._files import atomic_file, locked_file
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotations_reader import AnnotatedSource, FlaggedUtterance
 from reelscribe.export.cues import one_line, player_milliseconds
+from reelscribe.results.escaping import escape_surrogates
 
 NAME = "speakers.toml"
 """Name of the file with the names of speakers in an output folder."""
@@ -87,7 +88,8 @@ class SpeakerNames:
         transcript, voices = source.transcript, source.speakers
         said = [*transcript.utterances, *(transcript.translations or ())] if transcript else []
         speakers = [each.speaker for each in (*said, *(voices.turns if voices else ()))]
-        names = self.of((source.path, source.absolute_path), speakers) if transcript or voices else {}
+        paths = [escape_surrogates(path) for path in (source.path, source.absolute_path)]  # as the record has them
+        names = self.of(paths, speakers) if transcript or voices else {}
         if all(speaker == name for speaker, name in names.items()):
             return source
 

@@ -95,12 +95,16 @@ class SpeakerTimes:
         self._ends = np.array([turn.end for turn in turns])
 
     def speaker(self, start: float, end: float) -> str | None:
-        """Return who speaks most of a stretch, in seconds, or else who is near; None if nobody is."""
+        """Return who speaks most of a stretch, in seconds, or else who is near; None if nobody is.
+
+        Of two who both speak all of it, it is who began first.
+        """
         if not self._names:
             return None
         together = np.minimum(self._ends, end) - np.maximum(self._starts, start)
         if (together > 0).any():
-            return self._names[int(np.bincount(self._speakers, together.clip(0)).argmax())]
+            most = np.bincount(self._speakers, together.clip(0))[self._speakers]  # of the speaker of each turn
+            return self._names[int(self._speakers[np.where(together > 0, most, 0).argmax()])]
         nearest = int(together.argmax())
         return self._names[self._speakers[nearest]] if together[nearest] >= -NEAR_SECONDS else None
 

@@ -4,7 +4,7 @@ Embeddings are joined in blocks by agglomerative clustering with average linkage
 take is bounded. Where the model tells the speakers of each chunk apart, these are the blocks and their clusters. What
 the blocks leave are clusters with a weight, of which the most alike are joined until no two are alike enough. Clusters
 of little time are of nobody: they are overlapping speech, laughter or noise. At the end, each embedding belongs to the
-speaker whose mean it is most alike, and two speakers of a chunk to two means.
+speaker whose mean it is most alike. Two speakers of a chunk may become one, as a model may take one for two.
 
 Alike is the cosine of two vectors: 1 for the same direction. Parameters were chosen on one half of the readers of
 `scripts/bench diarization`, whose other half gives the figures.
@@ -12,12 +12,12 @@ Alike is the cosine of two vectors: 1 for the same direction. Parameters were ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.voices import MOST_SPEAKERS, SpeakerBounds
+from reelscribe.contract.voices import SpeakerBounds
 
 VERSION = "1"
 """Changes when the same embeddings get other speakers."""
@@ -67,64 +67,36 @@ def speakers_of(
     if not len(embeddings):
         return []
     unit = _unit(embeddings.astype(np.float32))
-    least = max(bounds.least, min(bounds.most or MOST_SPEAKERS, _at_once(seconds, told or ())))
     sums, weights = np.empty((0, unit.shape[1]), np.float32), np.empty(0)
-    for part, labels in _parts(_blocks(unit, least) if told is None else told):
-        block, long = unit[part], seconds[part]
+    stop = 0
+    for labels in _blocks(unit, bounds.least) if told is None else told:
+        start, stop = stop, stop + len(labels)
+        block, long = unit[start:stop], seconds[start:stop]
         count = labels.max() + 1
         of_block = np.zeros((count, unit.shape[1]), np.float32)
         np.add.at(of_block, labels, block * long[:, None].astype(np.float32))
         sums = np.concatenate([sums, of_block])
         weights = np.concatenate([weights, np.bincount(labels, long, count)])
-        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, least, MOST_CLUSTERS)
+        sums, weights = _joined(sums, weights, SAFE_SIMILARITY, bounds.least, MOST_CLUSTERS)
     heavy = np.argsort(-weights, kind="stable")
     short = min(MIN_SECONDS, MIN_SHORT_SHARE * float(weights.sum()))
     least_seconds = max(MIN_SHARE * float(weights.max()), short)
-    enough = max(least, int((weights >= least_seconds).sum()))
+    enough = max(bounds.least, int((weights >= least_seconds).sum()))
     kept = np.sort(heavy[:enough])
-    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, least, bounds.most)[0])
+    means = _unit(_joined(sums[kept], weights[kept], SAME_SIMILARITY, bounds.least, bounds.most)[0])
     for _ in range(_ROUNDS):
-        labels = _nearest(unit, seconds, means, told)
+        labels = (unit @ means.T).argmax(1)
         used = np.unique(labels)
         means = _unit(np.stack([(unit[labels == k] * seconds[labels == k, None]).sum(0) for k in used]))
+    labels = (unit @ means.T).argmax(1)
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(label, len(numbers)) for label in _nearest(unit, seconds, means, told).tolist()]
+    return [numbers.setdefault(label, len(numbers)) for label in labels.tolist()]
 
 
 def _blocks(vectors: Vectors, least: int) -> Iterator[Labels]:
     """Yield the numbers of the clusters of the embeddings of each block."""
     for first in range(0, len(vectors), BLOCK):
         yield _block_labels(vectors[first : first + BLOCK], least)
-
-
-def _parts(blocks: Iterable[Labels]) -> Iterator[tuple[slice, Labels]]:
-    """Yield where the embeddings of each block or chunk are, and their labels."""
-    first = 0
-    for labels in blocks:
-        yield slice(first, first + len(labels)), labels
-        first += len(labels)
-
-
-def _at_once(seconds: NDArray[np.float64], told: Sequence[Labels]) -> int:
-    """Return the largest number of speakers of a chunk, of those who speak for long enough to be believed."""
-    long = (np.bincount(labels, seconds[part]) >= MIN_SECONDS for part, labels in _parts(told))
-    return max((int(enough.sum()) for enough in long), default=0)
-
-
-def _nearest(unit: Vectors, seconds: NDArray[np.float64], means: Vectors, told: Sequence[Labels] | None) -> Labels:
-    """Return the number of the mean that each embedding is most alike, or all embeddings of a speaker of a chunk."""
-    from scipy.optimize import linear_sum_assignment
-
-    alike = unit @ means.T
-    nearest: Labels = alike.argmax(1)
-    for part, labels in _parts(told or ()):
-        of_speakers = np.zeros((labels.max() + 1, len(means)))
-        np.add.at(of_speakers, labels, alike[part] * seconds[part, None])
-        chosen = of_speakers.argmax(1)
-        speakers, columns = linear_sum_assignment(of_speakers, maximize=True)
-        chosen[speakers] = columns
-        nearest[part] = chosen[labels]
-    return nearest
 
 
 def _block_labels(vectors: Vectors, least: int) -> Labels:
