@@ -1,4 +1,4 @@
-"""Nodes of a run on other machines, whose results are byte for byte those of one machine.
+"""Nodes of a run on other machines, whose results are those of one machine.
 
 `session.RemoteNodes` are the nodes that a `run.driver.Run` is given. A remote node (remote_node.py) is a node as on one
 machine, with a link to the ledger in place of the ledger (store_link.py); mail.py has what both sides send. serving.py

@@ -418,6 +418,8 @@ def _name_changes(body: bytes) -> list[NameChange]:
     """Return what was changed in the form of templates/source.html. Raises ValueError if it is another form."""
     fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
     columns = [fields.get(name, []) for name in ("speaker", "for", "before", "name")]
+    if len({*map(len, columns)}) > 1:
+        raise ValueError("this one has not all fields of each name")
     return [
         NameChange(speaker, scope == "all", before, name.strip())
         for speaker, scope, before, name in zip(*columns, strict=True)
