@@ -12,6 +12,9 @@ from xdist.scheduler import LoadFileScheduling
 # No test may connect to a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Threads of torch that wait for each other spin, which takes as much time again, and more where others use the cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Shells start background processes with Ctrl-C ignored, and these would pass that on to the commands that tests run.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
