@@ -9,8 +9,8 @@ import pytest
 from reelscribe.archive import build as archive
 from reelscribe.contract.frames import PixelBudget
 from servers.emulated import HANDLER, Emulated
-from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler, serve
-from support.servers import RunningServer, serve_demo_models
+from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler
+from support.servers import RunningServer, serve, serve_demo_models
 from support.tiny_models import save_wav2vec2
 
 EMULATED = {
@@ -57,8 +57,8 @@ def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
     """A server that joins single frames, under the name that the blog's clients know."""
     directory = tmp_path_factory.mktemp("joining")
     archive.build("blip2", "caption", demo_model, directory / "store", handlers=HANDLERS)
-    with serve(directory, "blip2", ROOT / "config-single.properties") as serving:
-        yield RunningServer.of(serving)
+    with serve(directory, "blip2", ROOT / "config-single.properties") as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

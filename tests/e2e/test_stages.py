@@ -21,11 +21,11 @@ from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
-from servers.torchserve import CONFIG, HANDLERS, ROOT, serve
+from servers.torchserve import HANDLERS, ROOT
 from support.archives import change_settings
 from support.patience import PATIENCE
 from support.scraping import Figures, growth, scrape_server
-from support.servers import RunningServer, read_records, record_of, wait_until
+from support.servers import RunningServer, read_records, record_of, serve, wait_until
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
@@ -44,8 +44,8 @@ def staged(tmp_path_factory, demo_model, demo_speech, clip_model) -> Iterator[Ru
     store(directory, "clip", clip_model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.defpath)  # a server must start without an activated virtual environment
-        with serve(directory, "captioner", CONFIG) as running:
-            yield RunningServer.of(running)
+        with serve(directory, "captioner") as running:
+            yield running
     assert running.instance.processes() == []
 
 
@@ -130,6 +130,6 @@ def test_weights_that_are_gone_are_given_as_the_reason(tmp_path, demo_model):
     (weights / "model.safetensors").unlink()
     with (
         pytest.raises(StartupError, match=r"captioner 1\.0 cannot be loaded: OSError: .*model\.safetensors"),
-        serve(tmp_path, "captioner", CONFIG),
+        serve(tmp_path, "captioner"),
     ):
         pass

@@ -33,9 +33,9 @@ def annotate_all(running: RunningServer, library: Path, out: Path) -> bytes:
 
 
 def restart(running: RunningServer, store: Path) -> None:
-    addresses = {name: value for name, value in running.settings.items() if "address" in name or "port" in name}
+    settings = running.settings
     launcher.stop(running.instance)
-    options = StartOptions(CONFIG, store, load_seconds=PATIENCE, overrides=addresses)
+    options = StartOptions(CONFIG, store, load_seconds=PATIENCE, overrides=settings)
     launcher.start(running.instance, options)
 
 
