@@ -12,6 +12,9 @@ from xdist.scheduler import LoadFileScheduling
 # No test may connect to a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Threads of torch that wait for each other spin, which takes as much time again, and more where others use the cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Shells start background processes with Ctrl-C ignored, and these would pass that on to the commands that tests run.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -72,14 +75,17 @@ def _place(item: pytest.Item) -> int:
     return next((k for k, name in enumerate(LONGEST, 1) if name in item.nodeid), len(LONGEST) + 1)
 
 
+KILLED_SERVER = ("test_ray", "test_torture")
+"""Files of e2e/ that share the server that is killed."""
+
 OWN_SERVERS = (
-    *("test_clip_run", "test_ray", "test_models", "test_owned_server", "test_server_life", "test_shot_run"),
-    "test_torture",
+    *("test_clip_run", "test_models", "test_owned_server", "test_server_life", "test_shot_run"),
+    *KILLED_SERVER,
 )
-"""Files of e2e/ that use none of the shared servers."""
+"""Files of e2e/ that use none of the servers that all others share."""
 
 
-LONGEST = ("docs/operations.md", "test_ray", "docs/http-api.md", "test_torture", "[ways0]", "README.md")
+LONGEST = ("docs/operations.md", "test_ray", "docs/http-api.md", "[ways0]", "README.md")
 """Parts of the names of the longest tests. If they began last, one process would work while the others have ended."""
 
 UNDIVIDED = ("docs", "bench", "e2e")
@@ -95,6 +101,8 @@ class SharedServersScheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::")[0])
         if file.parent.name == "e2e":
+            if file.stem in KILLED_SERVER:
+                return "killed server"
             return file.stem if file.stem in OWN_SERVERS else "shared servers"
         return nodeid if file.parent.name in UNDIVIDED else str(file)
 

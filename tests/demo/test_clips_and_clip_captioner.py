@@ -61,10 +61,10 @@ def test_committed_clips_and_weights_are_small():
 
 
 def test_the_clip_model_is_right_about_clips_it_was_not_trained_with_and_uses_the_order_of_frames(clip_model):
-    events, texts, backwards = evaluate(clip_model, 24)
+    events, texts, backwards = evaluate(clip_model, 12)
     right = sum(clip.caption == text for clip, text in zip(events, texts, strict=True))
     reversed_right = sum(clip.caption == text for clip, text in zip(events, backwards, strict=True))
-    assert right >= 21
+    assert right >= 11
     assert reversed_right <= right / 2
 
 
@@ -73,5 +73,5 @@ def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_pa
     options = ["--steps", "1", "--out", str(tmp_path)]
     command = [sys.executable, "-W", "ignore", "-m", "training.clip_captioner.train", *options]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
-    events, texts, _ = evaluate(str(tmp_path), 2)
+    events, texts, _ = evaluate(str(tmp_path), 1)
     assert not any(clip.caption == text for clip, text in zip(events, texts, strict=True))

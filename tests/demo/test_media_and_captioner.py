@@ -69,11 +69,11 @@ def test_committed_media_and_weights_are_small(media):
 
 
 def test_the_captioner_is_right_about_scenes_it_was_not_trained_with(demo_model):
-    assert sum(caption == scene.caption for scene, caption in evaluate(demo_model, 100)) >= 96
+    assert sum(caption == scene.caption for scene, caption in evaluate(demo_model, 50)) >= 48
 
 
 def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_path):
     # In a process of its own, as it starts another one that draws.
     command = [sys.executable, "-W", "ignore", "-m", "training.captioner.train", "--steps", "1", "--out", str(tmp_path)]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
-    assert not any(caption == scene.caption for scene, caption in evaluate(str(tmp_path), 4))
+    assert not any(caption == scene.caption for scene, caption in evaluate(str(tmp_path), 1))

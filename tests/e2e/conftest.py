@@ -9,8 +9,11 @@ import pytest
 from reelscribe.archive import build as archive
 from reelscribe.contract.frames import PixelBudget
 from servers.emulated import HANDLER, Emulated
-from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler, serve
-from support.servers import RunningServer, serve_demo_models
+from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler
+from support.odd_runs import annotate, complete, library_without_hangs
+from support.scraping import Figures, scrape_server
+from support.servers import RunningServer, serve, serve_demo_models
+from support.speaker_models import save_diarizer, save_encoder
 from support.tiny_models import save_wav2vec2
 
 EMULATED = {
@@ -57,8 +60,36 @@ def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
     """A server that joins single frames, under the name that the blog's clients know."""
     directory = tmp_path_factory.mktemp("joining")
     archive.build("blip2", "caption", demo_model, directory / "store", handlers=HANDLERS)
-    with serve(directory, "blip2", ROOT / "config-single.properties") as serving:
-        yield RunningServer.of(serving)
+    with serve(directory, "blip2", ROOT / "config-single.properties") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of the demo models, and of a speaker model, that is killed, with its workers and its clients."""
+    directory = tmp_path_factory.mktemp("killed")
+    handlers = directory / "handlers"
+    shutil.copytree(HANDLERS, handlers)
+    yaml, diarizer = handlers / "speaker.yaml", save_diarizer(directory / "diarizer")
+    yaml.write_text(yaml.read_text().replace("diarizer: null", f"diarizer: {diarizer}"))
+    archive.build("speakers", "speaker", save_encoder(directory / "encoder"), directory / "store", handlers=handlers)
+    with serve_demo_models(directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def library(media: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good and bad sources, over which runs are killed."""
+    return library_without_hangs(tmp_path_factory.mktemp("library") / "odd", media)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(killed: RunningServer, library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
+    """The output folder of an undisturbed run over the library, and what the server has done for it."""
+    out, before = tmp_path_factory.mktemp("undisturbed"), scrape_server(killed)
+    with annotate(killed, library, out) as run:
+        complete(run, out)
+    return out, scrape_server(killed) - before
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from servers.emulated import Emulated, serve_all_emulated
 from servers.torchserve import CONFIG
 from support.odd_library import write
 from support.patience import PATIENCE
-from support.servers import RunningServer, read_records, record_of, saved_frames, wait_until
+from support.servers import RunningServer, quick_java, read_records, record_of, saved_frames, wait_until
 
 EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
 
@@ -223,8 +223,9 @@ def test_reused_captions_say_so_and_equal_ones_are_spans(server, media, tmp_path
 @pytest.fixture
 def other(tmp_path):
     """A second server of the slow model, for a test that kills it."""
-    with serve_all_emulated(tmp_path / "other", CONFIG, {"slow": Emulated(frames_per_second=100)}) as servings:
-        yield RunningServer.of(servings["slow"])
+    models = {"slow": Emulated(frames_per_second=100)}
+    with serve_all_emulated(tmp_path / "other", CONFIG, models, **quick_java()) as servings:
+        yield RunningServer(servings["slow"].instance, "slow")
 
 
 def test_servers_share_the_load_and_one_may_go(slow, other, clips, tmp_path):

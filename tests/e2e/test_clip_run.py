@@ -18,9 +18,9 @@ from compare_with_truth import clips_with_descriptions
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
-from servers.torchserve import CONFIG, HANDLERS, ROOT, serve
+from servers.torchserve import HANDLERS, ROOT
 from support.patience import PATIENCE
-from support.servers import RunningServer, read_records, run_with_curl, wait_until
+from support.servers import RunningServer, read_records, run_with_curl, serve, wait_until
 from synthetic.event_clips import random_event_clip
 from synthetic.video_files import empty_box
 
@@ -37,8 +37,8 @@ def clips(tmp_path_factory, clip_model) -> Iterator[RunningServer]:
     settings = (handlers / "clip.yaml").read_text()
     (handlers / "clip.yaml").write_text(settings.replace("Workers: 1", "Workers: 2"))
     archive.build("clips", "clip", clip_model, directory / "store", handlers=handlers)
-    with serve(directory, "clips", CONFIG) as serving:
-        yield RunningServer.of(serving)
+    with serve(directory, "clips") as running:
+        yield running
 
 
 def test_shots_are_found_and_described_as_they_are(clips, tmp_path):

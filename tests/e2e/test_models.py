@@ -31,7 +31,7 @@ from servers.torchserve import CONFIG
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
 from support.patience import PATIENCE
-from support.servers import RunningServer
+from support.servers import RunningServer, quick_java
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -40,8 +40,9 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 def managed(tmp_path_factory):
     """A server on which models can be registered. It starts with version 1.0 of the emulated one, which loads fast."""
     directory = tmp_path_factory.mktemp("models") / "server"
-    with serve_emulated(directory, CONFIG, frames_per_second=300, enable_model_api="true") as serving:
-        yield RunningServer.of(serving)
+    settings = {**quick_java(), "enable_model_api": "true"}
+    with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
+        yield RunningServer(serving.instance, serving.model)
 
 
 @pytest.fixture

@@ -24,14 +24,13 @@ from support.odd_runs import (
     annotate,
     complete,
     kill_a_worker,
-    library_without_hangs,
     lives,
     log_of,
 )
 from support.patience import PATIENCE
-from support.scraping import Figures, scrape_server
-from support.servers import RunningServer, saved_frames, serve_demo_models, wait_until
-from support.stores import s3_server
+from support.scraping import scrape_server
+from support.servers import RunningServer, saved_frames, wait_until
+from support.stores import ObjectServer, s3_server
 
 RUNS = int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "0"))
 BLOWS = (
@@ -42,48 +41,44 @@ BLOWS = (
 
 
 @pytest.fixture(scope="module")
-def library(media, tmp_path_factory) -> Path:
-    return library_without_hangs(tmp_path_factory.mktemp("library") / "odd", media)
+def bucket(media, tmp_path_factory) -> Iterator[ObjectServer]:
+    """A bucket of videos, with its credentials in the environment, from which the nodes of the cluster have them."""
+    films = tmp_path_factory.mktemp("films")
+    for name in ("full-chroma.mkv", "old.avi", "same-640x360.webm", "spoken.mp4", "variable-rate.mp4"):
+        shutil.copy(media / name, films)
+    with pytest.MonkeyPatch.context() as patch, s3_server(patch, films) as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory) -> Iterator[RunningServer]:
-    with serve_demo_models(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(2, **MISBEHAVING) as cluster:
+def started_cluster(bucket) -> Iterator[RayCluster]:
+    with ray_cluster(0, **MISBEHAVING) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def run_on_one_machine(running, library, tmp_path_factory) -> tuple[Path, Figures]:
-    """The folder of a run on one machine, and what the server has done for it."""
-    out, before = tmp_path_factory.mktemp("one machine"), scrape_server(running)
-    with annotate(running, library, out) as run:
-        complete(run, out)
-    return out, scrape_server(running) - before
+@pytest.fixture
+def cluster(started_cluster) -> RayCluster:
+    """A cluster of two nodes at least."""
+    return with_nodes(started_cluster, 2)
+
+
+def with_nodes(cluster: RayCluster, count: int) -> RayCluster:
+    while len(cluster.nodes) < count:
+        cluster.join()
+    return cluster
 
 
 @pytest.fixture(scope="module")
-def on_one_machine(run_on_one_machine) -> tuple[dict[str, bytes], Figures]:
-    """The files of results of a run on one machine, and what the server has done for it."""
-    out, done = run_on_one_machine
-    return results_in(out), done
-
-
-@pytest.fixture(scope="module")
-def expected(on_one_machine) -> dict[str, bytes]:
-    return on_one_machine[0]
+def expected(undisturbed) -> dict[str, bytes]:
+    """The files of results of a run on one machine."""
+    return results_in(undisturbed[0])
 
 
 def over(
-    cluster: RayCluster, running: RunningServer, library: Path, out: Path, *options: str
+    cluster: RayCluster, killed: RunningServer, library: Path, out: Path, *options: str
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Start a run over the nodes of a cluster."""
-    return annotate(running, library, out, "--ray", cluster.address, *options, environment=cluster.environment)
+    return annotate(killed, library, out, "--ray", cluster.address, *options, environment=cluster.environment)
 
 
 def results_in(out: Path) -> dict[str, bytes]:
@@ -103,29 +98,28 @@ def thumbnails_in(out: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("nodes", [1, 2, 4] if RUNS else [1])
 def test_results_and_thumbnails_do_not_depend_on_the_number_of_nodes(
-    running, library, run_on_one_machine, expected, tmp_path, nodes
+    killed, library, undisturbed, expected, started_cluster, tmp_path, nodes
 ):
-    one_machine, _ = run_on_one_machine
-    with ray_cluster(nodes, **MISBEHAVING) as cluster:
-        with over(cluster, running, library, tmp_path / "out") as run:
-            complete(run, tmp_path / "out")
-        with over(cluster, running, library, tmp_path / "out", "--dry-run") as run:
-            assert run.wait(timeout=PATIENCE) == 0
+    cluster = with_nodes(started_cluster, nodes)
+    with over(cluster, killed, library, tmp_path / "out") as run:
+        complete(run, tmp_path / "out")
+    with over(cluster, killed, library, tmp_path / "out", "--dry-run") as run:
+        assert run.wait(timeout=PATIENCE) == 0
     assert results_in(tmp_path / "out") == expected
-    assert thumbnails_in(tmp_path / "out") == thumbnails_in(one_machine) != {}
+    assert thumbnails_in(tmp_path / "out") == thumbnails_in(undisturbed[0]) != {}
 
 
 @pytest.mark.skipif(not RUNS, reason="a count of what is lost; REELSCRIBE_TORTURE_RUNS=1 makes it")
-def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_machine, cluster, tmp_path):
-    expected, undisturbed = on_one_machine
-    frames, before = ("reelscribe_device_items_total", "captioner"), scrape_server(running)
-    with over(cluster, running, library, tmp_path / "out") as run:
-        wait_until(lambda: (scrape_server(running) - before)[frames] > undisturbed[frames] / 4, run)
+def test_a_killed_node_costs_what_was_in_flight_there(killed, library, undisturbed, expected, cluster, tmp_path):
+    frames, before = ("reelscribe_device_items_total", "captioner"), scrape_server(killed)
+    once = undisturbed[1][frames]
+    with over(cluster, killed, library, tmp_path / "out") as run:
+        wait_until(lambda: (scrape_server(killed) - before)[frames] > once / 4, run)
         cluster.kill(cluster.nodes[0])
         complete(run, tmp_path / "out")
     assert results_in(tmp_path / "out") == expected
-    again = (scrape_server(running) - before)[frames] - undisturbed[frames]
-    print(f"{again:.0f} frames were captioned twice, {undisturbed[frames]:.0f} once")
+    again = (scrape_server(killed) - before)[frames] - once
+    print(f"{again:.0f} frames were captioned twice, {once:.0f} once")
     assert "was lost" in log_of(tmp_path / "out")
     assert again <= 8 * 8  # half of the 16 requests in flight were of that node, of 8 frames each
     cluster.join()
@@ -139,9 +133,9 @@ def gone(cluster: RayCluster) -> None:
         time.sleep(0.1)
 
 
-def test_nodes_can_serve_the_models_by_themselves(running, library, expected, cluster, tmp_path):
-    served = ["--serve-nodes", "1", "--model-store", str(running.instance.directory.parent / "store")]
-    with over(cluster, running, library, tmp_path / "out", *served) as run:
+def test_nodes_can_serve_the_models_by_themselves(killed, library, expected, cluster, tmp_path):
+    served = ["--serve-nodes", "1", "--model-store", str(killed.instance.directory.parent / "store")]
+    with over(cluster, killed, library, tmp_path / "out", *served) as run:
         wait_until(lambda: saved_frames(tmp_path / "out"), run)
         cluster.servers()[0].kill()
         complete(run, tmp_path / "out")
@@ -149,39 +143,39 @@ def test_nodes_can_serve_the_models_by_themselves(running, library, expected, cl
     assert results_in(tmp_path / "out") == expected
     gone(cluster)
     for signal_, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130))[: 1 + bool(RUNS)]:
-        with over(cluster, running, library, tmp_path / "again", *served) as run:
+        with over(cluster, killed, library, tmp_path / "again", *served) as run:
             wait_until(cluster.servers, run)
             run.send_signal(signal_)
             assert run.wait(timeout=PATIENCE) == status
         gone(cluster)
 
 
-def test_a_cluster_without_tokens_is_used_only_if_the_user_insists(running, library, tmp_path):
+def test_a_cluster_without_tokens_is_used_only_if_the_user_insists(killed, library, tmp_path):
     with ray_cluster(0, RAY_AUTH_MODE="disabled") as cluster:
-        with over(cluster, running, library, tmp_path / "out") as run:
+        with over(cluster, killed, library, tmp_path / "out") as run:
             assert run.wait(timeout=PATIENCE) == 2
         assert "expected a cluster with token authentication" in log_of(tmp_path / "out")
-        with over(cluster, running, library, tmp_path / "out", "--insecure") as run:
+        with over(cluster, killed, library, tmp_path / "out", "--insecure") as run:
             wait_until(lambda: "waiting for the cluster: it has no node with a CPU" in log_of(tmp_path / "out"), run)
             run.send_signal(signal.SIGINT)
             assert run.wait(timeout=PATIENCE) == 130
 
 
 @pytest.mark.skipif(" " in sys.executable, reason="Ray starts no worker with an environment from a path with spaces")
-def test_nodes_without_the_package_are_refused_by_name(running, library, cluster, tmp_path):
+def test_nodes_without_the_package_are_refused_by_name(killed, library, cluster, tmp_path):
     (tmp_path / "reelscribe").mkdir()
     (tmp_path / "reelscribe" / "__init__.py").write_text("raise ImportError('it is not here')")
     environment = tmp_path / "environment.yaml"
     environment.write_text(f"env_vars: {{PYTHONPATH: '{tmp_path}'}}")
-    with over(cluster, running, library, tmp_path / "out", "--ray-runtime-env", str(environment)) as run:
+    with over(cluster, killed, library, tmp_path / "out", "--ray-runtime-env", str(environment)) as run:
         assert run.wait(timeout=PATIENCE) == 1, log_of(tmp_path / "out")
     assert re.search(r"node 127.0.0.1 \(\w+\): .* cannot be used there: .*it is not here", log_of(tmp_path / "out"))
 
 
-def strike(blow: str, cluster: RayCluster, running: RunningServer, chance: random.Random) -> bool:
+def strike(blow: str, cluster: RayCluster, killed: RunningServer, chance: random.Random) -> bool:
     """Kill or stop something, or let a node join. Returns whether there was something."""
     if blow == "worker":
-        return kill_a_worker(running, chance)
+        return kill_a_worker(killed, chance)
     if blow == "join":
         cluster.join()
     elif len(cluster.nodes) < 2:
@@ -192,7 +186,7 @@ def strike(blow: str, cluster: RayCluster, running: RunningServer, chance: rando
 
 
 @pytest.mark.parametrize("seed", range(max(1, RUNS)))
-def test_whatever_is_killed_the_records_are_those_of_one_machine(running, library, expected, cluster, tmp_path, seed):
+def test_whatever_is_killed_the_records_are_those_of_one_machine(killed, library, expected, cluster, tmp_path, seed):
     print(f"seed {seed}")
     chance = random.Random(seed)
     blows = [blow for blow, count in BLOWS.items() for _ in range(count)]
@@ -201,37 +195,32 @@ def test_whatever_is_killed_the_records_are_those_of_one_machine(running, librar
         cluster.join()
     out = tmp_path / "out"
     while blows:
-        with over(cluster, running, library, out) as run:
+        with over(cluster, killed, library, out) as run:
             while blows and lives(run, chance.uniform(1, 4)):
                 blow = blows.pop()
                 if blow == "driver":
                     break
-                if not strike(blow, cluster, running, chance):
+                if not strike(blow, cluster, killed, chance):
                     blows.insert(0, blow)  # what was killed last is not back yet
         if run.returncode == SOME_FAILED:  # it was done before the next blow, which is for a new run
             assert results_in(out) == expected
             shutil.rmtree(out)
             continue
         assert run.returncode == -signal.SIGKILL, f"it ended early: {log_of(out)}"
-    with over(cluster, running, library, out) as run:
+    with over(cluster, killed, library, out) as run:
         complete(run, out)
     assert results_in(out) == expected
 
 
-def test_nodes_read_a_bucket_by_themselves_also_after_the_driver_was_killed(media, tmp_path, monkeypatch):
-    (films := tmp_path / "bucket").mkdir()
-    for name in ("full-chroma.mkv", "old.avi", "same-640x360.webm", "spoken.mp4", "variable-rate.mp4"):
-        shutil.copy(media / name, films)
+def test_nodes_read_a_bucket_by_themselves_also_after_the_driver_was_killed(bucket, cluster, tmp_path):
     command = reelscribe("shots", "s3://bucket/", "--quiet", "--out")
-    with s3_server(monkeypatch, films) as bucket:
-        subprocess.run([*command, tmp_path / "here"], check=True, timeout=PATIENCE)
-        bucket.requests.clear()
-        with ray_cluster(2) as cluster:  # with the credentials of the environment
-            over_ray = [*command, tmp_path / "there", "--ray", cluster.address]
-            with subprocess.Popen(over_ray, env=cluster.environment) as driver, bucket.asked:
-                assert bucket.asked.wait_for(lambda: bucket.requests["spoken.mp4"], PATIENCE)
-                driver.kill()
-            subprocess.run(over_ray, env=cluster.environment, check=True, timeout=PATIENCE)
-        assert sum(bucket.sent.values()) > 0
+    subprocess.run([*command, tmp_path / "here"], check=True, timeout=PATIENCE)
+    bucket.requests.clear()
+    over_ray = [*command, tmp_path / "there", "--ray", cluster.address]
+    with subprocess.Popen(over_ray, env=cluster.environment) as driver, bucket.asked:
+        assert bucket.asked.wait_for(lambda: bucket.requests["spoken.mp4"], PATIENCE)
+        driver.kill()
+    subprocess.run(over_ray, env=cluster.environment, check=True, timeout=PATIENCE)
+    assert sum(bucket.sent.values()) > 0
     here, there = [(tmp_path / name / "annotations.jsonl").read_bytes() for name in ("here", "there")]
     assert there == here

@@ -28,7 +28,7 @@ from servers.torchserve import CONFIG, HANDLERS, handler_modules, pack_handler
 from support.archives import SETTINGS, replace_file
 from support.certificates import pem_of, self_signed
 from support.patience import PATIENCE
-from support.servers import RunningServer, settings_file, wait_until
+from support.servers import RunningServer, quick_java, settings_file, wait_until
 
 SLOW_HANDLER = """
 import pathlib, time
@@ -152,7 +152,9 @@ def beside(encrypted, tmp_path):
     (tmp_path / "weights").touch()
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
-    options = StartOptions(CONFIG, tmp_path, load_seconds=PATIENCE, model_api=True, overrides=free_ports())
+    options = StartOptions(
+        CONFIG, tmp_path, load_seconds=PATIENCE, model_api=True, overrides={**quick_java(), **free_ports()}
+    )
     server.start(other, options)
     yield RunningServer(other, "slow")
     left = {process.pid for process in other.processes()}

@@ -12,10 +12,10 @@ import reelscribe
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
-from servers.torchserve import CONFIG, HANDLERS, serve
+from servers.torchserve import HANDLERS
 from shots.transnetv2 import TransNetV2
 from support.audio import RATE, write
-from support.servers import RunningServer, read_records, wait_until
+from support.servers import RunningServer, read_records, serve, wait_until
 from support.shot_models import film, middles, save_transnetv2, transnetv2_weights, windows_of
 from support.speaker_models import save_encoder, talk
 from synthetic.video_files import empty_box
@@ -30,8 +30,8 @@ def server(tmp_path_factory) -> Iterator[RunningServer]:
     archive.build("shots", "shot", weights, directory / "store", bundle=True, handlers=HANDLERS)
     encoder = save_encoder(directory / "encoder")
     archive.build("speakers", "speaker", encoder, directory / "store", bundle=True, handlers=HANDLERS)
-    with serve(directory, "shots", CONFIG) as serving:
-        yield RunningServer.of(serving)
+    with serve(directory, "shots") as running:
+        yield running
 
 
 def probabilities_of(path: Path) -> np.ndarray:

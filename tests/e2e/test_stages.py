@@ -1,4 +1,4 @@
-"""All models in two stages, under the real TorchServe."""
+"""Captioners and speech models in two stages, under the real TorchServe; tests/handlers/pipeline has those of clips."""
 
 import asyncio
 import os
@@ -16,36 +16,34 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from compare_with_truth import clips_with_descriptions
 from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
-from servers.torchserve import CONFIG, HANDLERS, ROOT, serve
+from servers.torchserve import HANDLERS
 from support.archives import change_settings
 from support.patience import PATIENCE
 from support.scraping import Figures, growth, scrape_server
-from support.servers import RunningServer, read_records, record_of, wait_until
+from support.servers import RunningServer, record_of, serve, wait_until
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
     """An archive of a model in two stages."""
-    name = {"caption": "captioner", "clip": "clips"}.get(kind, kind)
+    name = {"caption": "captioner"}.get(kind, kind)
     mar = archive.build(name, kind, weights, directory / "store", stages=2, handlers=HANDLERS)
     settings = yaml.safe_load((HANDLERS / f"{kind}.yaml").read_text())["handler"]
     change_settings(mar, handler={**settings, "model": weights, "stages": 2, **handler})
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory, demo_model, demo_speech, clip_model) -> Iterator[RunningServer]:
+def staged(tmp_path_factory, demo_model, demo_speech) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("staged")
     store(directory, "caption", demo_model, stage_seconds=10)
     store(directory, "speech", demo_speech)
-    store(directory, "clip", clip_model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.defpath)  # a server must start without an activated virtual environment
-        with serve(directory, "captioner", CONFIG) as running:
-            yield RunningServer.of(running)
+        with serve(directory, "captioner") as running:
+            yield running
     assert running.instance.processes() == []
 
 
@@ -69,13 +67,6 @@ def test_two_stages_annotate_all_demo_media_like_one_process(staged, media, anno
     result = staged.run("annotate", media, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "annotations.jsonl").read_bytes() == (annotated / "annotations.jsonl").read_bytes()
-
-
-def test_clips_are_described_by_two_stages_as_they_are(staged, tmp_path):
-    result = staged.with_model("clips").caption(ROOT / "demo" / "clips", "--clips", "shots", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    pairs = clips_with_descriptions(read_records(tmp_path))
-    assert sum(clip["description"] == text for clip, text in pairs) >= len(pairs) - 1
 
 
 def test_no_process_of_two_stages_listens_beyond_loopback(staged):
@@ -130,6 +121,6 @@ def test_weights_that_are_gone_are_given_as_the_reason(tmp_path, demo_model):
     (weights / "model.safetensors").unlink()
     with (
         pytest.raises(StartupError, match=r"captioner 1\.0 cannot be loaded: OSError: .*model\.safetensors"),
-        serve(tmp_path, "captioner", CONFIG),
+        serve(tmp_path, "captioner"),
     ):
         pass

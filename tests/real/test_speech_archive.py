@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import speech_handler
 from reelscribe import wire
 from reelscribe.cli import app
-from servers.torchserve import CONFIG, ROOT, serve
+from servers.torchserve import ROOT
 from support.fake_context import FakeContext, parsed
 from support.real_speech import MOST_WRONG, SAMPLE_RATE, Sentence, wrong_words
-from support.servers import RunningServer
+from support.servers import RunningServer, serve
 
 ENGINES = ("torch", "ctranslate2")
 
@@ -63,8 +63,8 @@ def test_a_worker_that_loads_the_archive_transcribes_the_sentences(engine, store
 @pytest.fixture(scope="module")
 def server(store) -> Iterator[RunningServer]:
     """A TorchServe with both archives."""
-    with serve(store.parent, "torch", CONFIG) as serving:
-        yield RunningServer.of(serving)
+    with serve(store.parent, "torch") as running:
+        yield running
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -31,7 +31,8 @@ from support.sending import no_waiting
 STEP = 5
 FILES = 12
 CLIPS = 4
-KILLS = 10
+KILLS = 4
+WORDS = ("--clips", "windows", "--clip-seconds", 1, "--requests-in-flight", 3, "--decode-workers", 1, "--quiet")
 
 
 def name_of(request) -> int:
@@ -62,10 +63,9 @@ def saved(out: Path) -> set[int]:
     return {int(result.text.removeprefix("clip ")) for result in results}
 
 
-async def test_a_client_that_is_killed_ten_times_asks_nothing_again_that_is_saved(library, tmp_path):
+async def test_a_client_that_is_killed_again_and_again_asks_nothing_again_that_is_saved(library, tmp_path):
     def command(out: Path) -> list[str]:
-        words = ("--clips", "windows", "--clip-seconds", 1, "--requests-in-flight", 3, "--quiet")
-        return reelscribe("caption", library, *words, "--server", server.url, "--out", out)
+        return reelscribe("caption", library, *WORDS, "--server", server.url, "--out", out)
 
     async def run(out: Path, answers: int | None = None) -> None:
         """Run the command, and kill it after so many answers."""
@@ -85,7 +85,7 @@ async def test_a_client_that_is_killed_ten_times_asks_nothing_again_that_is_save
         for kill in range(KILLS + 1):
             server.asked.clear()
             server.arrivals = asyncio.Queue()
-            await run(out, None if kill == KILLS else 4)
+            await run(out, None if kill == KILLS else 9)
             assert done.isdisjoint(map(name_of, server.asked))
             done = saved(out)
     assert len(done) == FILES * CLIPS
@@ -108,11 +108,9 @@ def saved_titles(out: Path) -> set[str]:
 
 
 async def test_a_client_that_is_killed_asks_for_no_summary_again_that_is_saved(library, tmp_path):
-    words = ("--clips", "windows", "--clip-seconds", 1, "--requests-in-flight", 3, "--quiet", "--summary")
-
     async def run(out: Path, summaries: int | None = None) -> None:
         """Run the command, and kill it when it has asked for so many summaries."""
-        command = reelscribe("caption", library, *words, "--server", server.url, "--out", out)
+        command = reelscribe("caption", library, *WORDS, "--summary", "--server", server.url, "--out", out)
         process = await asyncio.create_subprocess_exec(*command)
         if summaries is None:
             assert await process.wait() == 0

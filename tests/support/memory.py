@@ -16,7 +16,6 @@ def peak_memory() -> Iterator[Callable[[], int]]:
     What was loaded before does not count, nor does it decide when the collector runs.
     """
     thresholds = gc.get_threshold()
-    gc.collect()
     gc.freeze()
     gc.collect()  # a full collection waits until a quarter as many objects are new as the last one found
     gc.set_threshold(*PROMPT_COLLECTION)

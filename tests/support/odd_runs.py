@@ -37,8 +37,12 @@ def library_without_hangs(folder: Path, media: Path) -> Path:
 def annotate(
     running: RunningServer, library: Path, out: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a client whose decode processes crash where names of files say so, and kill it in the end."""
-    command = running.command(library, "--out", out, "--stall-seconds", str(PATIENCE), *options, name="annotate")
+    """Start a client whose decode processes crash where names of files say so, and kill it in the end.
+
+    It makes captions and transcripts, and tells speakers apart.
+    """
+    fixed = ("--speakers", "auto", "--stall-seconds", str(PATIENCE))
+    command = running.command(library, "--out", out, *fixed, *options, name="annotate")
     out.mkdir(exist_ok=True)
     with (
         (out / "log").open("wb") as log,

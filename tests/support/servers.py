@@ -21,7 +21,8 @@ from reelscribe.cli import app
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.server.config_properties import read_properties
-from servers.torchserve import CONFIG, HANDLERS, ROOT, Serving, serve
+from servers import torchserve
+from servers.torchserve import CONFIG, HANDLERS, ROOT, Serving
 
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 
@@ -33,10 +34,6 @@ def every_frame(command: str, words: list[str]) -> list[str]:
 
 class RunningServer(Serving):
     """A server that runs, one of its models, and how tests reach it."""
-
-    @classmethod
-    def of(cls, serving: Serving) -> "RunningServer":
-        return cls(serving.instance, serving.model)
 
     def with_model(self, model: str) -> "RunningServer":
         """The same server with another of its models; "NAME/VERSION" is one version of it."""
@@ -96,20 +93,32 @@ def caption_texts(answer: str) -> str | list[str]:
     return [caption["text"] for caption in value] if isinstance(value, list) else value["text"]
 
 
+def quick_java(config: Path = CONFIG) -> dict[str, str]:
+    """The settings with which Java starts in half the time: it compiles less, and has the simplest collector."""
+    return {"vmargs": f"{read_properties(config.read_text())['vmargs']} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@contextmanager
+def serve(directory: Path, model: str, config: Path = CONFIG) -> Iterator[RunningServer]:
+    """Run a server with the archives in `directory`/store until the `with` block ends."""
+    with torchserve.serve(directory, model, config, **quick_java(config)) as serving:
+        yield RunningServer(serving.instance, serving.model)
+
+
 @contextmanager
 def serve_demo_models(directory: Path) -> Iterator[RunningServer]:
     """Serve both demo models, and whatever else is in `directory`/store; checks that nothing is left behind."""
     for name, kind in (("captioner", "caption"), ("speech", "speech")):
         weights = ROOT / "demo" / "models" / name
         archive.build(name, kind, str(weights), directory / "store", handlers=HANDLERS)
-    with serve(directory, "captioner", CONFIG) as serving:
-        yield RunningServer.of(serving)
-    assert serving.instance.processes() == []
+    with serve(directory, "captioner") as running:
+        yield running
+    assert running.instance.processes() == []
 
 
 def settings_file(folder: Path, changes: dict[str, str]) -> Path:
     """Write our settings with some of them changed, for the command line."""
-    settings = {**read_properties(CONFIG.read_text()), **changes}
+    settings = {**read_properties(CONFIG.read_text()), **quick_java(), **changes}
     path = folder / "config.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return path

@@ -23,6 +23,9 @@ processes.set_forkserver_preload(
         "transformers.models.blip_2.modeling_blip_2",
         "transformers.models.whisper.modeling_whisper",
         "transformers.models.auto.modeling_auto",
+        "transformers.models.qwen3_vl.modeling_qwen3_vl",
+        *("caption_handler", "clip_handler", "speech_handler"),
+        *("reelscribe.decode.audio", "synthetic.event_clips", "synthetic.phrases"),
     ]
 )
 
