@@ -1,6 +1,7 @@
 """A run whose results are copied to a bucket: what is there, who may go on, and what may fail."""
 
 import asyncio
+import shutil
 import sqlite3
 import sys
 import threading
@@ -67,9 +68,9 @@ def often(monkeypatch):
     monkeypatch.setattr(bucket_copy, "SEND_SECONDS", SOON)
 
 
-@pytest.fixture
-def library(media, tmp_path) -> Path:
-    (folder := tmp_path / "library").mkdir()
+@pytest.fixture(scope="module")
+def library(media, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
     for name in ("old.avi", "full-chroma.mkv", "variable-rate.mp4", "same-480x270.mp4"):
         (folder / name).write_bytes((media / name).read_bytes())
     (folder / "text.mp4").write_text("this is text\n" * 100)
@@ -86,6 +87,19 @@ async def annotate(library, server, out, work_dir=None, *, elsewhere=False, star
         return await asyncio.wait_for(run.run([str(library)]), PATIENCE)
 
 
+@pytest.fixture(scope="module")
+def local(library, tmp_path_factory) -> dict[str, bytes]:
+    """The files of a run into a folder."""
+    out = tmp_path_factory.mktemp("local")
+
+    async def run():
+        async with FakeTorchServe() as server:
+            await annotate(library, server, out)
+
+    asyncio.run(run())
+    return files(out)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """The files of a run's folder that have the same bytes wherever it was."""
     paths = [path for path in folder.rglob("*") if path.is_file() and ".sqlite" not in path.name]
@@ -93,19 +107,19 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("scheme", "elsewhere"), [("s3", False), ("s3", True), ("gs", True), ("az", False)])
-async def test_the_bucket_has_what_a_folder_would_have(scheme, bucket, library, tmp_path, elsewhere):
+async def test_the_bucket_has_what_a_folder_would_have(scheme, bucket, library, local, tmp_path, elsewhere):
     async with FakeTorchServe() as server:
-        await annotate(library, server, tmp_path / "local")
         await annotate(library, server, f"{scheme}://bucket/results", tmp_path / "work", elsewhere=elsewhere)
     found = {key.removeprefix("results/"): content for key, content in bucket.contents().items()}
     assert found.pop("ledger.sqlite")
-    assert found == files(tmp_path / "local")
+    assert found == local
     assert {"annotations.jsonl", "failures.txt", "run.json"} < found.keys()
     assert any(name.startswith("thumbnails/") for name in found)
     assert not any(SECRET.search(path.read_bytes().decode("latin1")) for path in tmp_path.rglob("*") if path.is_file())
 
 
 async def test_what_has_not_changed_is_not_sent_again_and_what_is_gone_is_deleted(bucket, library, tmp_path):
+    library = shutil.copytree(library, tmp_path / "library")
     async with FakeTorchServe() as server:
         await annotate(library, server, OUT, tmp_path / "work")
         bucket.written.clear()
@@ -220,15 +234,14 @@ async def test_of_two_machines_that_go_on_one_ends(bucket, often, library, tmp_p
 
 
 @pytest.mark.parametrize("fault", [every_third(503), every_third(500), lost_answer])
-async def test_what_the_store_does_costs_nothing(bucket, often, library, tmp_path, fault):
+async def test_what_the_store_does_costs_nothing(bucket, often, library, local, tmp_path, fault):
     bucket.fault_of_writes = fault
     async with FakeTorchServe() as server:
-        await annotate(library, server, tmp_path / "local")
         await annotate(library, server, OUT, tmp_path / "work")
         await annotate(library, server, OUT, tmp_path / "work")
     found = {key.removeprefix("results/"): content for key, content in bucket.contents().items()}
     assert found.pop("ledger.sqlite")
-    assert found == files(tmp_path / "local")
+    assert found == local
 
 
 async def test_credentials_that_expire_end_the_run_which_goes_on_with_others(bucket, often, library, tmp_path):
@@ -319,6 +332,7 @@ def test_folders_that_do_not_fit_are_refused(out, work_dir, reason):
 
 
 async def test_a_folder_with_files_of_others_is_refused(bucket, library, tmp_path):
+    (tmp_path / "library").mkdir()
     async with FakeTorchServe() as server:
         with pytest.raises(
             UsageError, match=r"--work-dir: expected the folder of a run, or an empty one, .* got .*library"

@@ -144,28 +144,33 @@ async def test_a_changed_cell_makes_anew_what_it_affects(runs):
     assert again["a.mp4"]["segments"] == again["b.mp4"]["segments"] != after["a.mp4"]["segments"]
 
 
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ({"language": "xx"}, "language: expected one that a/whisper knows, got 'xx'"),
-        ({"language": 5}, "language: expected str | None, got 5"),
-        ({"start": "a minute"}, "start: expected a number of seconds, got 'a minute'; correct the list"),
-        ({"start": True}, "start: expected a number of seconds, got <bool>"),
-        ({"start": "nan"}, "start: expected 0 seconds or more, got nan"),
-        ({"end": -1}, "end: expected more seconds than the start, 0.0, got -1.0"),
-        ({"start": 10**400}, "start: expected a number of seconds, got "),
-        ({"prompt": "  "}, "prompt: expected a text that is not empty"),
-        ({"prompt": ["Who?"]}, "prompt: expected str | None, got <list>"),
-        ({"prompt": "As {schema}"}, "prompt: {schema} needs a JSON schema"),
-    ],
-)
-async def test_a_cell_that_cannot_be_used_is_the_error_of_its_source_until_it_is_mended(runs, cells, reason):
-    bad, good = {"path": "a.mp4", **cells}, {"path": "b.mp4", "language": "fr"}
-    records = await runs.run("out", [runs.table(good, bad)])
-    assert records["a.mp4"]["error"]["message"].startswith(f"{runs.folder}/films.jsonl:2: {reason}")
+UNUSABLE = [
+    ({"language": "xx"}, "language: expected one that a/whisper knows, got 'xx'"),
+    ({"language": 5}, "language: expected str | None, got 5"),
+    ({"start": "a minute"}, "start: expected a number of seconds, got 'a minute'; correct the list"),
+    ({"start": True}, "start: expected a number of seconds, got <bool>"),
+    ({"start": "nan"}, "start: expected 0 seconds or more, got nan"),
+    ({"end": -1}, "end: expected more seconds than the start, 0.0, got -1.0"),
+    ({"start": 10**400}, "start: expected a number of seconds, got "),
+    ({"prompt": "  "}, "prompt: expected a text that is not empty"),
+    ({"prompt": ["Who?"]}, "prompt: expected str | None, got <list>"),
+    ({"prompt": "As {schema}"}, "prompt: {schema} needs a JSON schema"),
+]
+"""Cells that cannot be used, and the reasons."""
+
+
+async def test_a_cell_that_cannot_be_used_is_the_error_of_its_source_until_it_is_mended(runs):
+    names = [f"{number}.mp4" for number in range(len(UNUSABLE))]
+    for name in names:
+        shutil.copy(runs.folder / "a.mp4", runs.folder / name)
+    good = {"path": "b.mp4", "language": "fr"}
+    bad = [{"path": name, **cells} for name, (cells, _) in zip(names, UNUSABLE, strict=True)]
+    records = await runs.run("out", [runs.table(good, *bad)])
     assert records["b.mp4"]["status"] == "ok"
-    records = await runs.run("out", [runs.table(good, {"path": "a.mp4"})])
-    assert {name: record["status"] for name, record in records.items()} == {"a.mp4": "ok", "b.mp4": "ok"}
+    for line, (name, (_, reason)) in enumerate(zip(names, UNUSABLE, strict=True), 2):
+        assert records[name]["error"]["message"].startswith(f"{runs.folder}/films.jsonl:{line}: {reason}")
+    records = await runs.run("out", [runs.table(good, *({"path": name} for name in names))])
+    assert {name: record["status"] for name, record in records.items()} == dict.fromkeys(["b.mp4", *names], "ok")
 
 
 async def test_a_prompt_of_a_row_needs_a_transcript_in_the_same_run(runs):
