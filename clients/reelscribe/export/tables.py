@@ -110,9 +110,12 @@ def _of(field: str, name: str) -> Callable[[AnnotatedSource, AnnotatedSource], A
     return lambda source, _: getattr(getattr(source, field), name, None)
 
 
-def _of_detector(name: str) -> Callable[[AnnotatedSource, Section], Any]:
-    """Return a function that returns an attribute of what found the shots; None if records do not say what did."""
-    return lambda source, _: getattr(_shots(source).detector, name, None)
+def _model(of: Callable[[AnnotatedSource], Any], *, nullable: bool = False) -> tuple[Column[Any], ...]:
+    """Return the columns of the model that made the annotations of a table; None where records do not say which."""
+    return (
+        Column("model_name", "text", lambda source, item: getattr(of(source), "name", None), nullable, False),
+        Column("model_revision", "text", lambda source, item: getattr(of(source), "revision", None), nullable, False),
+    )
 
 
 _SOURCE: Column[Any] = Column("source", "text", lambda source, item: source.path)
@@ -131,8 +134,7 @@ _SPEECH: tuple[Column[FlaggedUtterance], ...] = (
     Column("flags", "texts", lambda source, utterance: utterance.flags),
     Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
     _SHA256,
-    Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),
-    Column("model_revision", "text", lambda source, item: _transcript(source).model.revision, in_csv=False),
+    *_model(lambda source: _transcript(source).model),
 )
 """The columns of what is said, and of its translation."""
 
@@ -182,8 +184,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("avg_logprob", "number", lambda source, caption: caption.avg_logprob, nullable=True),
             Column("flags", "texts", lambda source, caption: caption.flags),
             _SHA256,
-            Column("model_name", "text", lambda source, item: _captions(source).model.name, in_csv=False),
-            Column("model_revision", "text", lambda source, item: _captions(source).model.revision, in_csv=False),
+            *_model(lambda source: _captions(source).model),
         ),
     ),
     "transcript": Table(lambda source: _transcript(source).utterances, _SPEECH),
@@ -202,8 +203,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("avg_logprob", "number", lambda source, clip: clip.avg_logprob, nullable=True),
             Column("flags", "texts", lambda source, clip: clip.flags),
             _SHA256,
-            Column("model_name", "text", lambda source, item: _clips(source).model.name, in_csv=False),
-            Column("model_revision", "text", lambda source, item: _clips(source).model.revision, in_csv=False),
+            *_model(lambda source: _clips(source).model),
         ),
     ),
     "shots": Table(
@@ -216,8 +216,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("end_frame", "integer", lambda source, shot: shot.end_frame),
             Column("transition", "text", lambda source, shot: shot.transition, nullable=True),
             _SHA256,
-            Column("model_name", "text", _of_detector("name"), nullable=True, in_csv=False),
-            Column("model_revision", "text", _of_detector("revision"), nullable=True, in_csv=False),
+            *_model(lambda source: _shots(source).detector, nullable=True),
         ),
     ),
     "speakers": Table(
@@ -228,8 +227,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("end", "number", lambda source, turn: turn.end),
             Column("speaker", "text", lambda source, turn: turn.speaker),
             _SHA256,
-            Column("model_name", "text", lambda source, item: _speakers(source).model.name, in_csv=False),
-            Column("model_revision", "text", lambda source, item: _speakers(source).model.revision, in_csv=False),
+            *_model(lambda source: _speakers(source).model),
         ),
     ),
     "summary": Table(
@@ -240,8 +238,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("text", "text", lambda source, summary: summary.text),
             Column("keywords", "texts", lambda source, summary: summary.keywords),
             _SHA256,
-            Column("model_name", "text", lambda source, item: _summary(source).model.name, in_csv=False),
-            Column("model_revision", "text", lambda source, item: _summary(source).model.revision, in_csv=False),
+            *_model(lambda source: _summary(source).model),
         ),
     ),
 }
