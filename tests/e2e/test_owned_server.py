@@ -20,6 +20,7 @@ from reelscribe.server.owned_server import OwnedServer, owned_server
 from servers.emulated import HANDLER, Emulated
 from servers.torchserve import handler_modules, pack_handler
 from support.patience import PATIENCE
+from support.servers import quick_java
 
 OWNER = """
 import asyncio, sys, threading
@@ -75,7 +76,10 @@ async def test_two_owned_servers_answer_on_loopback_and_one_that_is_killed_says_
     monkeypatch.setattr("reelscribe.server.owned_server.free_ports", first_ports_twice)
     open_to_all = {"inference_address": "http://0.0.0.0:8080", "disable_token_authorization": "true"}
     caplog.set_level("INFO")
-    async with owned_server([mar], settings=open_to_all) as first, owned_server([mar]) as second:
+    async with (
+        owned_server([mar], settings={**open_to_all, **quick_java()}) as first,
+        owned_server([mar], settings=quick_java()) as second,
+    ):
         assert len(chosen) == 3
         assert "emulated 1.0 is ready" in caplog.text
         assert "another program took a port" in caplog.text

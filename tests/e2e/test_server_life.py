@@ -226,19 +226,24 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "others", "reason"),
+    ("settings", "beside_another", "reason"),
     [
-        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", ["good"], "WhisperConfig"),  # the worker gives up
-        ("minWorkers: [1", [], "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", True, "WhisperConfig"),  # the worker gives up
+        (
+            "minWorkers: [1",
+            False,
+            "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence",
+        ),
     ],
 )
 def test_a_start_with_a_model_that_cannot_load_gives_the_reason_on_one_line_and_leaves_nothing(
-    tmp_path, demo_model, demo_speech, settings, others, reason
+    tmp_path, demo_model, demo_speech, settings, beside_another, reason
 ):
-    for name in others:
-        archive.build(name, "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
     mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
     replace_file(mar, SETTINGS, settings.replace("SPEECH", demo_speech))
+    if beside_another:
+        slow_archive(mar.parent, "1.0")
+        (mar.parent / "weights").touch()
     instance = Instance(tmp_path / "instance")
     options = ["--config", settings_file(tmp_path, free_ports()), "--model-store", tmp_path / "store"]
     result = reelscribe("start", instance.directory, *options, "--load-seconds", str(PATIENCE))

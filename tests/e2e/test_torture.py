@@ -13,7 +13,7 @@ from support.odd_runs import SOME_FAILED, annotate, complete, kill_a_worker, liv
 from support.servers import read_records, record_of
 
 RUNS = int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "0"))
-CLIENT_KILLS, WORKER_KILLS = (10, 5) if RUNS else (5, 2)
+CLIENT_KILLS, WORKER_KILLS = (10, 5) if RUNS else (3, 1)
 
 
 @pytest.mark.parametrize("seed", range(max(1, RUNS)))
