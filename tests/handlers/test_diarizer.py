@@ -70,7 +70,7 @@ def test_times_are_those_of_the_models_own_processor(encoder, diarizer):
 
 def test_an_answer_does_not_depend_on_other_chunks(encoder, diarizer):
     context = load(encoder, diarizer, device_batch=4)
-    chunks = conversation(*TALK), conversation(*TALK, *TALK)[RATE:], np.zeros(1, np.float32), np.zeros(RATE, np.float32)
+    chunks = conversation(*TALK), conversation(*TALK, *TALK)[RATE:], np.zeros(1, np.float32), conversation((0, 0, 1.0))
     together, alone = voices(context, *chunks), [answer for chunk in chunks for answer in voices(context, chunk)]
     assert [(each.times, each.speakers) for each in together] == [(each.times, each.speakers) for each in alone]
     for one, other in zip(together, alone, strict=True):

@@ -59,7 +59,7 @@ def save_diarizer(folder: Path) -> str:
         active = np.concatenate([np.tile(speaking, (round(100 * seconds), 1)) for *speaking, seconds in script])
         row[: len(active)] = torch.from_numpy(active)[: len(row)]
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(200):
+    for _ in range(300):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**inputs).logits[heard], truth[heard])
         optimizer.zero_grad()
         loss.backward()
