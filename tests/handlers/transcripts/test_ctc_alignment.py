@@ -8,6 +8,7 @@ import torch
 from transformers import AutoProcessor
 
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
+from support.alike import assert_alike
 from support.audio import noise
 from support.tiny_models import LETTERS, save_parakeet, save_wav2vec2
 from transcripts.ctc_alignment import ANY, Speller, align
@@ -82,7 +83,7 @@ def test_an_alignment_does_not_depend_on_the_others_of_a_batch():
     counts, texts = [40, 7, 23], [[A, B, C, C, A], [B, A], [ANY, C] * 6]
     together = align(log_probs, counts, texts, BLANK)
     alone = [align(log_probs[k : k + 1, : counts[k]], counts[k : k + 1], texts[k : k + 1], BLANK)[0] for k in range(3)]
-    assert together == alone
+    assert_alike(together, alone)
     assert all(spans[-1].stop <= count for spans, count in zip(together, counts, strict=True))
 
 
@@ -105,7 +106,7 @@ def known(samples: np.ndarray, words: tuple[str, ...] | None) -> Chunk:
 def test_words_that_are_given_get_times_in_their_order(model):
     chunks = [known(*each) for each in zip(NOISES, WORDS, strict=True)]
     transcripts = model.transcribe([*chunks, known(NOISES[1], None)])
-    assert transcripts == [model.transcribe([chunk])[0] for chunk in [*chunks, known(NOISES[1], None)]]
+    assert_alike(transcripts, [model.transcribe([chunk])[0] for chunk in [*chunks, known(NOISES[1], None)]])
     for samples, words, transcript in zip(NOISES[:2], WORDS, transcripts, strict=False):
         (segment,) = transcript.segments
         assert tuple(word.text for word in segment.words) == words
