@@ -13,7 +13,7 @@ from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler
 from support.odd_runs import annotate, complete, library_without_hangs
 from support.scraping import Figures, scrape_server
 from support.servers import RunningServer, serve, serve_demo_models
-from support.speaker_models import save_diarizer, save_encoder
+from support.speaker_models import DIARIZER, save_encoder
 from support.tiny_models import save_wav2vec2
 
 EMULATED = {
@@ -70,8 +70,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("killed")
     handlers = directory / "handlers"
     shutil.copytree(HANDLERS, handlers)
-    yaml, diarizer = handlers / "speaker.yaml", save_diarizer(directory / "diarizer")
-    yaml.write_text(yaml.read_text().replace("diarizer: null", f"diarizer: {diarizer}"))
+    yaml = handlers / "speaker.yaml"
+    yaml.write_text(yaml.read_text().replace("diarizer: null", f"diarizer: {DIARIZER}"))
     archive.build("speakers", "speaker", save_encoder(directory / "encoder"), directory / "store", handlers=handlers)
     with serve_demo_models(directory) as running:
         yield running

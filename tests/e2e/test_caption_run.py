@@ -11,8 +11,9 @@ import pytest
 
 from compare_with_truth import scenes_with_captions
 from reelscribe.contract import shared_memory
+from support.alike import assert_alike
 from support.patience import PATIENCE
-from support.servers import read_records, record_of, saved_frames, wait_until
+from support.servers import assert_same_records, read_records, record_of, saved_frames, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +59,9 @@ def test_the_same_scenes_have_the_same_captions_at_every_resolution(annotated):
 
 
 @pytest.mark.parametrize("options", [("--frames-per-request", "5"), ("--decode-workers", "1")])
-def test_a_second_run_with_other_requests_gives_the_same_bytes(server, clips, captioned, tmp_path, options):
+def test_a_second_run_with_other_requests_gives_the_same_records(server, clips, captioned, tmp_path, options):
     assert server.caption(*clips, "--out", tmp_path, *options).exit_code == 0
-    assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()
+    assert_same_records(tmp_path, captioned)
 
 
 def test_frames_that_stay_in_memory_and_frames_that_are_sent_have_the_same_captions(
@@ -75,21 +76,20 @@ def test_frames_that_stay_in_memory_and_frames_that_are_sent_have_the_same_capti
     monkeypatch.setattr(shared_memory, "machine", lambda: "")  # as on another machine
     assert server.caption(*clips[:2], "--out", tmp_path / "network").exit_code == 0
     assert references == []
-    one, other = ((tmp_path / name / "annotations.jsonl").read_bytes() for name in ("memory", "network"))
-    assert one == other
+    assert_same_records(tmp_path / "memory", tmp_path / "network")
 
 
 def test_a_server_that_joins_single_frames_gives_the_same_captions(joining, clips, captioned, tmp_path):
     assert joining.caption(*clips, "--out", tmp_path, "--frames-per-request", "1").exit_code == 0
     single, many = ([record["captions"] for record in read_records(out)] for out in (tmp_path, captioned))
-    assert single == many
+    assert_alike(single, many)
 
 
 def test_every_nth_frame(server, captioned, media, tmp_path):
     assert server.caption(media / "old.avi", "--out", tmp_path, "--every", "30").exit_code == 0
     (record,), one = read_records(tmp_path), record_of(captioned, "old.avi")
     every, all_captions = ([{**caption, "flags": None} for caption in each["captions"]] for each in (record, one))
-    assert every == all_captions[::30]  # flags tell of neighbours, and those are other frames here
+    assert_alike(every, all_captions[::30])  # flags tell of neighbours, and those are other frames here
     settings = json.loads((tmp_path / "run.json").read_text())["settings"]
     assert settings[record["caption_settings"]]["settings"]["sampling"] == {"every": 30}
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_costs_nothing(server, clips, captioned, tmp_pat
         _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, errors
     assert server.workers() != [worker]
-    assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()
+    assert_same_records(tmp_path, captioned)
 
 
 @pytest.mark.parametrize(

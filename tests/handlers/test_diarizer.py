@@ -15,7 +15,7 @@ from reelscribe.contract.voices import ChunkVoices
 from reelscribe.errors import StartupError
 from support.audio import RATE
 from support.fake_context import FakeContext, parsed
-from support.speaker_models import conversation, save_diarizer, save_encoder
+from support.speaker_models import DIARIZER, conversation, save_encoder
 
 DEMO_SPEECH = Path(__file__).parents[2] / "demo" / "models" / "speech"
 TALK = (1, 0, 2.0), (1, 1, 1.0), (0, 1, 2.0), (0, 0, 1.0), (1, 0, 1.0)
@@ -23,8 +23,8 @@ TALK = (1, 0, 2.0), (1, 1, 1.0), (0, 1, 2.0), (0, 0, 1.0), (1, 0, 1.0)
 
 
 @pytest.fixture(scope="module")
-def diarizer(tmp_path_factory) -> str:
-    return save_diarizer(tmp_path_factory.mktemp("diarizer") / "model")
+def diarizer() -> str:
+    return str(DIARIZER)
 
 
 @pytest.fixture(scope="module")

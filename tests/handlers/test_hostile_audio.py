@@ -15,7 +15,7 @@ from support.alike import assert_alike
 from support.audio import RATE, noise
 from support.fake_context import FakeContext, parsed
 from support.hostile_pickles import HOSTILE
-from support.speaker_models import save_diarizer, save_encoder, talk
+from support.speaker_models import DIARIZER, save_encoder, talk
 from support.tiny_models import save_canary, save_parakeet, save_parakeet_tdt, save_qwen3_asr, save_wav2vec2
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def ask(request, tmp_path_factory):
     weights = SAVE[request.param](tmp_path_factory.mktemp("hostile"))
     config = {"model": weights, "chunk_seconds": SECONDS, "device_batch": 3}
     if request.param == "diarizer":
-        config["diarizer"] = save_diarizer(tmp_path_factory.mktemp("diarizer"))
+        config["diarizer"] = str(DIARIZER)
     if request.param in ("speakers", "diarizer"):
         handler, read = SpeakerHandler(), ChunkVoices.from_json
     else:

@@ -23,6 +23,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.server.config_properties import read_properties
 from servers import torchserve
 from servers.torchserve import CONFIG, HANDLERS, ROOT, Serving
+from support.alike import assert_alike
 
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 
@@ -140,6 +141,11 @@ def run_with_curl(script: str, directory: Path) -> str:
 def read_records(out: Path) -> list[dict]:
     """The records of an output folder."""
     return [json.loads(line) for line in (out / "annotations.jsonl").read_text().splitlines()]
+
+
+def assert_same_records(out: Path, expected: Path) -> None:
+    """Fail unless two output folders have records that are alike."""
+    assert_alike(read_records(out), read_records(expected))
 
 
 def record_of(out: Path, name: str) -> dict:

@@ -1,19 +1,16 @@
-"""Tiny random voice encoders, as the published one is saved, and voices that embeddings tell apart."""
+"""Tiny random voice encoders, as the published one is saved, a tiny diarizer, and voices that they tell apart."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import (
-    Nemotron3DiarizationConfig,
-    Nemotron3DiarizationForAudioFrameClassification,
-    Nemotron3DiarizationProcessor,
-    NemotronAsrStreamingFeatureExtractor,
-)
 
 from reelscribe.contract.voices import ChunkVoices
 from support.audio import RATE
+
+DIARIZER = Path(__file__).parents[1] / "data" / "diarizer"
+"""A tiny diarization model, trained to tell two speakers apart who buzz at PITCHES. What trains it is beside it."""
 
 PITCHES = (120, 310)
 """Pitches, in Hz, of the voices of a conversation."""
@@ -36,36 +33,6 @@ def save_encoder(folder: Path, **sizes: int) -> str:
     """Save such weights as a checkpoint of a training has them, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({"step": 1, "model_state": encoder_weights(**sizes)}, folder / "pretrained.pt")
-    return str(folder)
-
-
-def save_diarizer(folder: Path) -> str:
-    """Save a tiny diarization model of two speakers, who buzz at PITCHES, and return the folder."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Nemotron3DiarizationConfig(
-        audio_config={**sizes, "num_mel_bins": 40},
-        head_config={"hidden_size": 16, "audio_hidden_size": 32, "num_speakers": len(PITCHES)},
-        streaming_config={"num_speakers": len(PITCHES)},
-    )
-    model = Nemotron3DiarizationForAudioFrameClassification(config)
-    processor = Nemotron3DiarizationProcessor(NemotronAsrStreamingFeatureExtractor(feature_size=40))
-    rng = np.random.default_rng(0)
-    scripts = [[(*rng.integers(2, size=2), rng.integers(3, 15) / 10) for _ in range(8)] for _ in range(8)]
-    inputs = processor([conversation(*script) for script in scripts], sampling_rate=RATE)
-    heard = inputs["attention_mask"].bool()
-    truth = torch.zeros(*heard.shape, len(PITCHES))
-    for row, script in zip(truth, scripts, strict=True):
-        active = np.concatenate([np.tile(speaking, (round(100 * seconds), 1)) for *speaking, seconds in script])
-        row[: len(active)] = torch.from_numpy(active)[: len(row)]
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(300):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**inputs).logits[heard], truth[heard])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
     return str(folder)
 
 
