@@ -30,6 +30,7 @@ from reelscribe.errors import StageFailed, StartupError, WireError
 from runtime.device_batches import DeviceBatches
 from runtime.second_stage import TensorTree
 from speech_handler import SpeechHandler
+from support.alike import assert_alike
 from support.fake_context import FakeContext, parsed
 from support.patience import PATIENCE
 from support.stage_processes import Stages, running
@@ -78,7 +79,7 @@ def answers_of_two_processes(kind: str, settings: dict, calls: list) -> list:
         assert [stages.receive(rank) for rank in (0, 1)] == ["loaded", "loaded"]
         *answers, (described,) = [stages.ask(call) for call in [*calls, DESCRIBE]]
     *expected, (alone,) = expected
-    assert answers == expected
+    assert_alike(answers, expected)
     assert (described["stages"], described["devices"]) == (2, ["cpu", "cpu"])
     assert identity_of(described) == identity_of(alone)
     assert DESCRIPTIONS[kind].from_json(described).stages == 2

@@ -64,9 +64,8 @@ def test_a_wav2vec2_needs_no_weights_that_only_its_training_uses(directories, tm
     weights = load_file(folder / "model.safetensors")
     del weights["wav2vec2.masked_spec_embed"]
     save_file(weights, folder / "model.safetensors")
-    assert load(str(folder)).transcribe(chunks(NOISES[:1])) == load(directories["wav2vec2"]).transcribe(
-        chunks(NOISES[:1])
-    )
+    whole, less = (load(path).transcribe(chunks(NOISES[:1])) for path in (directories["wav2vec2"], str(folder)))
+    assert_alike(less, whole)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -140,5 +139,6 @@ def test_segments_that_are_not_probable_are_dropped(directories):
     averages = sorted(transcript.avg_logprob for transcript in every if transcript.text)
     assert [segment.avg_logprob for t in every for segment in t.segments] == [t.avg_logprob for t in every if t.text]
     assert all(0 < word.probability < 1 for t in every for segment in t.segments for word in segment.words)
-    kept = load(directories["wav2vec2"], pause_seconds=99, logprob_threshold=averages[-1]).transcribe(recordings)
+    threshold = sum(averages[-2:]) / 2
+    kept = load(directories["wav2vec2"], pause_seconds=99, logprob_threshold=threshold).transcribe(recordings)
     assert [t.text for t in kept if t.text] == [t.text for t in every if t.avg_logprob == averages[-1]]
