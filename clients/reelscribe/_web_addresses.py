@@ -10,14 +10,20 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
+
+from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:  # imported when needed, as it takes longer than most commands of this module's users
     from urllib3.util import Url
 
 PORTS = {"http": 80, "https": 443}
 """The schemes of the web, with their usual ports."""
+
+OPENAI = "openai+"
+"""Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
 
 _EXPECTED = "a host after http:// or https://, and no port or one from 1 to 65535"
 _MOST_CHARACTERS = 10_000
@@ -98,18 +104,24 @@ def named_host(text: str) -> str:
     return bare_host(url)
 
 
-def server_address(text: str) -> str:
+def checked_server_address(text: str, example: str = "http://127.0.0.1:8081") -> str:
     """Return the address of a server, without a slash at its end, so that paths can be put after it.
 
     Args:
         text: The address, which may have a path, but nothing after that.
+        example: What it looks like, for the error.
 
     Raises:
-        ValueError: It is none, as `parse_web_address` says it.
+        UsageError: It is none, or has a name and password.
     """
-    if "?" in text or "#" in text:
-        raise ValueError("an address of a server, without ? and #")
-    return parse_web_address(text).url.rstrip("/")
+    try:
+        if "?" in text or "#" in text:
+            raise ValueError("an address without ? and #")
+        return parse_web_address(text).url.rstrip("/")
+    except ValueError as error:
+        raise UsageError(
+            f"server: expected an address like {example}, got {without_login(text)!r}: expected {error}"
+        ) from None
 
 
 def server_at(text: str) -> tuple[str, str, int]:
@@ -118,6 +130,18 @@ def server_at(text: str) -> tuple[str, str, int]:
     assert parts.scheme
     assert parts.host
     return parts.scheme, parts.host, parts.port or PORTS[parts.scheme]
+
+
+def openai_servers(addresses: Iterable[str]) -> set[object]:
+    """Return the different servers with OpenAI's API to which addresses lead."""
+    servers = set[object]()
+    for address in addresses:
+        if address.startswith(OPENAI):
+            try:
+                servers.add(server_at(address.removeprefix(OPENAI)))
+            except ValueError:  # whoever connects there says so
+                servers.add(address)
+    return servers
 
 
 def without_login(text: str) -> str:
