@@ -25,7 +25,7 @@ PORTS = {"http": 80, "https": 443}
 OPENAI = "openai+"
 """Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
 
-_EXPECTED = "a host after http:// or https://, and no port or one from 1 to 65535"
+_EXPECTED = "expected a host after http:// or https://, and no port or one from 1 to 65535"
 _MOST_CHARACTERS = 10_000
 _AMBIGUOUS = re.compile(r"[\x00-\x1f\x7f\\]|^\s|\s$")
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
@@ -46,15 +46,15 @@ def parse_web_address(text: str, base: Url | None = None, *, with_login: bool = 
         The parts: the host in lower case and in ASCII, the port only if it is not the usual one, and no fragment.
 
     Raises:
-        ValueError: It is none, or parsers differ about it. The message says what was expected, to be put after
-            "expected", and quotes nothing.
+        ValueError: It is none, or parsers differ about it. The message says what was expected, and quotes
+            nothing.
     """
     from urllib3.util import Url, parse_url
 
     if len(text) > _MOST_CHARACTERS or _AMBIGUOUS.search(text):
         raise ValueError(
-            f"an address of at most {_MOST_CHARACTERS} characters, without backslashes, control characters, and spaces"
-            " around it"
+            f"expected an address of at most {_MOST_CHARACTERS} characters, without backslashes, control characters,"
+            " and spaces around it"
         )
     try:
         whole = urljoin(base.url, text) if base else text
@@ -65,9 +65,9 @@ def parse_web_address(text: str, base: Url | None = None, *, with_login: bool = 
         raise ValueError(_EXPECTED)
     login, at, host = re.split("[/?#]", whole.partition("//")[2], maxsplit=1)[0].rpartition("@")
     if at and not (login and with_login):
-        raise ValueError("an address without a name and password")
+        raise ValueError("expected an address without a name and password")
     if "%" in host or unicodedata.normalize("NFKC", host) != host:
-        raise ValueError("a host whose letters, digits and dots are the usual ones")
+        raise ValueError("expected a host whose letters, digits and dots are the usual ones")
     if parts.port == 0:
         raise ValueError(_EXPECTED)
     port = None if parts.port == PORTS[parts.scheme] else parts.port
@@ -85,9 +85,9 @@ def _host(host: str) -> str:
         if _NUMBER.fullmatch(host):
             return str(ipaddress.IPv4Address(host))
     except ValueError:
-        raise ValueError("an IP address in its usual form, such as 192.0.2.1 or [2001:db8::1]") from None
+        raise ValueError("expected an IP address in its usual form, such as 192.0.2.1 or [2001:db8::1]") from None
     if len(host) > 253 or not _NAME.fullmatch(host):
-        raise ValueError("a host of letters, digits and hyphens between single dots, with none at its end")
+        raise ValueError("expected a host of letters, digits and hyphens between single dots, with none at its end")
     return host
 
 
@@ -100,7 +100,7 @@ def named_host(text: str) -> str:
     """Return a host that a user names alone, as `bare_host` does; raise ValueError as `parse_web_address`."""
     url = parse_web_address(f"http://[{text}]" if ":" in text else f"http://{text}")
     if url.port or url.request_uri != "/":
-        raise ValueError("a host alone, without port and path")
+        raise ValueError("expected a host alone, without port and path")
     return bare_host(url)
 
 
@@ -116,12 +116,10 @@ def checked_server_address(text: str, example: str = "http://127.0.0.1:8081") ->
     """
     try:
         if "?" in text or "#" in text:
-            raise ValueError("an address without ? and #")
+            raise ValueError("expected an address without ? and #")
         return parse_web_address(text).url.rstrip("/")
     except ValueError as error:
-        raise UsageError(
-            f"server: expected an address like {example}, got {without_login(text)!r}: expected {error}"
-        ) from None
+        raise UsageError(f"server: expected an address like {example}, got {without_login(text)!r}: {error}") from None
 
 
 def server_at(text: str) -> tuple[str, str, int]:

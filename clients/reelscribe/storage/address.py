@@ -145,10 +145,10 @@ def check_address(address: str) -> None:
         if is_web:
             parse_web_address(address)
         elif not place[:1].isalnum():
-            raise ValueError(f"a bucket after {scheme}://")
+            raise ValueError(f"expected a bucket after {scheme}://")
     except ValueError as error:
         shown = f"{scheme}://..." if "@" in rest else shown  # what is before it may be a password
-        raise UsageError(f"{shown}: expected {error}") from None
+        raise UsageError(f"{shown}: {error}") from None
 
 
 def _has_secret(address: str) -> bool:

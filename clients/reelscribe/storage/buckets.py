@@ -72,7 +72,7 @@ class Vendor(NamedTuple):
             try:
                 parse_web_address(text)
             except ValueError as error:
-                raise UsageError(f"{self.scheme}://: {name}: expected {error}") from None
+                raise UsageError(f"{self.scheme}://: {name}: {error}") from None
 
 
 class Entry(NamedTuple):

@@ -116,7 +116,7 @@ class WebStore(ObjectStore):
         try:
             url = first = parse_web_address(address)
         except ValueError as error:
-            raise MediaError(f"expected {error}") from None
+            raise MediaError(str(error)) from None
         if self._are_named:
             self._named.add(bare_host(first))
         for _ in range(_MOST_REDIRECTS + 1):

@@ -70,7 +70,7 @@ def serving(
     try:
         hosts = [named_host(host) for host in media_hosts]
     except ValueError as error:
-        raise UsageError(f"--media-host: expected {error}, such as films.example") from None
+        raise UsageError(f"--media-host: {error}, such as films.example") from None
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(port))
         cache = stack.enter_context(cache_folder(out))
