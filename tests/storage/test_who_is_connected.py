@@ -28,7 +28,8 @@ HOSTS += ["A.Example", "a.example.", "a..example", "b\u00fccher.example", "local
 HOSTS += ["10.0.0.7", "127.0.0.1", "127.1", "0x7f.1", "2130706433", "017700000001", "10.0.0.7.", "0xa.0.0.7", "8.8.8.8"]
 HOSTS += ["[::1]", "[::ffff:10.0.0.7]", "[fe80::1%25lo]", "[2002:a00:7::1]", "[64:ff9b::a00:7]", "[2606:4700::1111]"]
 HOSTS += ["\uff11\uff12\uff17.\uff10.\uff10.\uff11", "a\u3002example", "\uff41.example", "\u212a.example", "a\uff0eb"]
-JOINTS = [
+JOINTS = ["/", "?", "/#"] * 8
+JOINTS += [
     "\\@",
     "@",
     ":@",
