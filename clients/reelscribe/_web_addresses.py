@@ -98,7 +98,7 @@ def bare_host(url: Url) -> str:
 
 def named_host(text: str) -> str:
     """Return a host that a user names alone, as `bare_host` does; raise ValueError as `parse_web_address`."""
-    url = parse_web_address(f"http://[{text}]" if ":" in text else f"http://{text}")
+    url = parse_web_address(f"http://[{text}]" if text.count(":") > 1 else f"http://{text}")
     if url.port or url.request_uri != "/":
         raise ValueError("expected a host alone, without port and path")
     return bare_host(url)
