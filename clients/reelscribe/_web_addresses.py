@@ -151,12 +151,13 @@ def without_login(text: str) -> str:
 def is_public(ip: str) -> bool:
     """Return whether an IP address is one of the public network, whatever it is wrapped in."""
     address = ipaddress.ip_address(ip.partition("%")[0])
-    inner = None
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return all(each.is_global and not each.is_multicast for each in filter(None, (address, inner)))
+        if inner and not is_public(str(inner)):
+            return False
+    return address.is_global and not address.is_multicast
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")

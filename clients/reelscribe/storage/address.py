@@ -154,6 +154,8 @@ def check_address(address: str) -> None:
 def _has_secret(address: str) -> bool:
     """Return whether an address of the web has a parameter that is likely to be secret."""
     text = unquote(address).lower()
+    if "=" not in text:
+        return False
     names = {name for name, equals, _ in (each.partition("=") for each in re.split("[?&;#]", text)[1:]) if equals}
     parts = (each.partition("=") for each in re.split("[?&;#/~]", text))
     return (
