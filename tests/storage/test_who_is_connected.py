@@ -172,6 +172,23 @@ def read_as_header(location: str) -> str:
     )
 
 
+def test_a_proxy_is_asked_for_the_host_that_was_checked_and_gets_its_own_password(network, monkeypatch):
+    network.names["proxy.example"] = [["93.184.216.50"]]
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://me:p%40ss@proxy.example:3128")
+    for address in addresses(1000, "proxies"):
+        network.forget()
+        ask_for(address)
+        parts = parts_of(address)
+        host = parts and bare_host(parts)
+        assert {*network.looked_up} <= {"proxy.example"}, address
+        for each in network.requests:
+            assert each.target in (parts.url, f"{parts.host}:443", f"{parts.netloc}"), address
+            assert (each.ip, each.proxy_login) == ("93.184.216.50", "me:p@ss")
+            assert each.login in (None, f"{host}:p"), address
+        assert bool(network.requests) == (parts is not None), address
+
+
 def test_what_only_results_of_others_name_gets_no_password_and_is_public(network):
     for address in addresses(2000, "results"):
         network.forget()
@@ -217,7 +234,7 @@ def test_a_name_is_looked_up_once_and_connected_to_where_it_was_checked(network)
     network.names["rebinding.example"] = [[PUBLIC], [PRIVATE]]
     ask_for("http://rebinding.example/one.mp4", hosts=())
     assert (network.looked_up, network.connected) == (["rebinding.example"], [PUBLIC])
-    assert network.requests == [(PUBLIC, "rebinding.example", None)]
+    assert [(each.ip, each.host) for each in network.requests] == [(PUBLIC, "rebinding.example")]
 
 
 @pytest.mark.parametrize(
@@ -273,4 +290,4 @@ def test_the_certificate_of_a_checked_address_must_be_for_its_name(monkeypatch, 
             MediaError, match="no such file" if trusted else "certificate of the server cannot be checked"
         ):
             WebStore(5.0, ()).info(f"https://{name}/one.mp4")
-        assert network.requests == ([(PUBLIC, name, None)] if trusted else [])
+        assert [(each.ip, each.host) for each in network.requests] == ([(PUBLIC, name)] if trusted else [])

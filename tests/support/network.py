@@ -26,6 +26,10 @@ class Request(NamedTuple):
     """Its header Host."""
     login: str | None
     """The name and password that it brought, as name:password."""
+    target: str
+    """What it asked for."""
+    proxy_login: str | None
+    """The name and password that it brought for a proxy."""
 
 
 class Network:
@@ -108,7 +112,11 @@ def _answer(connection: socket.socket, network: Network) -> None:
         if not first.startswith((b"GET ", b"CONNECT ")):
             return
         headers = http.client.parse_headers(read)
-        login = headers["Authorization"]
-        told = login and base64.b64decode(login.removeprefix("Basic ")).decode(errors="replace")
-        network.requests.append(Request(network.connected[-1], headers["Host"], told))
-        connection.sendall(network.answers.get(first.split()[1].decode(), MISSING))
+        login, proxy_login = (_login(headers[name]) for name in ("Authorization", "Proxy-Authorization"))
+        target = first.split()[1].decode()
+        network.requests.append(Request(network.connected[-1], headers["Host"], login, target, proxy_login))
+        connection.sendall(network.answers.get(target, MISSING))
+
+
+def _login(header: str | None) -> str | None:
+    return header and base64.b64decode(header.removeprefix("Basic ")).decode(errors="replace")
