@@ -178,3 +178,34 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     folder.unlink()
     user.write_text('[shared]\nserver = "https://ours.example"\n')
     annotate("--out", "out")
+
+
+ONE, TWO = "openai+https://api.example/v1", "openai+http://gpu-machine:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("named_here", "words", "keys", "why"),
+    [
+        ("", ["--server", ONE], ["ours"], None),
+        ("", ["--server", ONE, "--server", f"{ONE}/"], ["ours", "ours"], None),
+        ("", ["--server", ONE, "--speech-server", TWO], [None], "as several with OpenAI's API are named"),
+        ("", ["--server", TWO, "--server", ONE], [None, None], "as several with OpenAI's API are named"),
+        ("", ["--server", ONE, "--speech-server", TWO, "--speech-key-file", "theirs"], ["ours"], None),
+        (f"server = '{TWO}'", [], [None], "reelscribe.toml of this folder, which may be somebody else's, names one"),
+        (f"server = '{TWO}'", ["--server", ONE], ["ours"], None),
+        (f"server = '{TWO}'\nkey-file = 'theirs'", [], ["theirs"], None),
+        (f"[annotate]\nspeech-server = '{TWO}'", ["--server", ONE], [None], "of this folder, which may be somebody"),
+    ],
+)
+def test_the_key_of_openai_goes_to_the_server_that_the_user_names_with_it_alone(
+    folder, started, monkeypatch, named_here, words, keys, why
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "ours")
+    Path("theirs").write_text("theirs")
+    Path("theirs").chmod(0o600)
+    folder.write_text(f"[shared]\n{named_here}\n")
+    output = " ".join(annotate("--out", "out", *words).split())
+    got = [each.server.credentials for each in started["captions"].found]
+    assert [getattr(each, "token", each) for each in got] == keys
+    assert (why or "") in output
+    assert ("WARNING: OPENAI_API_KEY is sent to no server" in output) == bool(why)

@@ -46,7 +46,7 @@ def test_the_key_is_in_its_file_or_in_the_environment_and_what_is_said_of_frames
     key = tmp_path / "key"
     key.write_text("secret")
     key.chmod(0o600)
-    words = ["caption", "--server", VLLM, "--summary", "--summary-server", OTHER, "--model-revision", "2"]
+    words = ["caption", "--server", "http://gpu:1", "--summary", "--summary-server", OTHER, "--model-revision", "2"]
     words += ["--max-tokens", "20", "--frame-format", "png"]
     assert invoke(*words, OPENAI_API_KEY="other").exit_code == 0
     (found,) = started["summaries"].servers

@@ -18,7 +18,7 @@ from reelscribe.client.torchserve_endpoint import TorchServeEndpoint
 from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.shared_memory import MAGIC, SharedMemory, machine, resolve
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 from support.fake_torchserve import (
     DESCRIPTION,
     Broken,
@@ -240,3 +240,26 @@ async def test_a_server_that_cannot_read_the_memory_gets_the_frames_and_is_asked
         assert len((await endpoint.predict(asked(in_memory(memory)))).answers) == 2
     assert [each.body.startswith(MAGIC) for each in server.received] == [True, False, False]
     assert "so frames are sent" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("http://me:hidden@gpu:8080", "http://gpu:8080\\\\@hidden", "http://gpu:8080/?key=hidden", "http://gpu:0/"),
+        *(
+            "http://127.1:8080",
+            "http://gpu.:8080",
+            "http://gpu:8080\t",
+            "openai+http://me:hid/hidden@gpu/v1",
+            "gpu:8080",
+        ),
+    ],
+)
+def test_an_address_that_programs_read_differently_is_no_server(address, tmp_path):
+    with pytest.raises(UsageError, match="server: expected an address like http") as refused:
+        Server(address)
+    assert "me:hid" not in str(refused.value)
+    (tmp_path / "key").write_text('{"inference": {"key": "k"}}')
+    (tmp_path / "key").chmod(0o600)
+    with pytest.raises(UsageError, match="server: expected an address like http"):
+        Credentials(tmp_path / "key", address)

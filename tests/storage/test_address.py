@@ -47,6 +47,25 @@ def test_the_suffix_is_that_of_the_file_name():
         "s3://name:hidden@bucket/a.mp4",
         "az://name:hidden@container/a.mp4",
         "https://example.org/a.mp4#jwt=hidden",
+        "https://example.org/a.mp4;jsessionid=hidden",
+        "https://example.org/a.mp4#PHPSESSID=hidden",
+        "https://example.org/a.mp4?hdnts=st=1~exp=2~hmac=hidden",
+        "https://example.org/hdntl=exp=2~hmac=hidden/a.mp4",
+        "https://example.org/bcdn_token=hidden/a.mp4",
+        "https://example.org/a.mp4?X-Amz-Date=hidden",
+        "https://example.org/a.mp4?st=hidden&e=1735689600",
+        "https://example.org/a.mp4?Expires=hidden",
+        "https://example.org/a.mp4?__token__=hidden",
+        "https://example.org/a.mp4?v=1;sid=hidden",
+        "https://example.org/a.mp4?%73ig=hidden",
+        "https://example.org?token=hidden",
+        "https://me:hid/hidden@example.org/a.mp4",
+        "https://example.org\\@hidden/a.mp4",
+        "https://example.org/a.mp4\r\nhidden: 1",
+        "https://127.1/a.mp4?hidden",
+        "https://0x7f000001/a.mp4?hidden",
+        "https://[::ffff:127.0.0.1]/a.mp4?hidden",
+        "https://example.org./a.mp4?hidden",
         "https://[example.org/a.mp4",
         "https://example.org:99999/a.mp4",
         "s3://",
@@ -60,6 +79,17 @@ def test_what_would_put_a_secret_into_records_is_refused_without_showing_it(addr
     assert "expected a" in str(refused.value)
 
 
-@pytest.mark.parametrize("address", ["https://example.org/a.mp4?v=2", "s3://b/a.mp4?token=1", "https://e.org/keys/k=1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://example.org/a.mp4?v=2",
+        "s3://b/a.mp4?token=1",
+        "https://e.org/keys/k=1",
+        "https://b\u00fccher.example/\u00e4 b.mp4",
+        "https://e.org/@me/session=1/a.mp4?st=30",
+        "http://127.0.0.1:8080/a.mp4",
+        "http://[::1]/a.mp4",
+    ],
+)
 def test_other_addresses_are_taken(address):
     check_address(address)

@@ -148,6 +148,17 @@ def test_what_the_store_refuses_is_an_error_that_says_what_to_do(
     assert "secret" not in str(refused.value)
 
 
+def test_a_store_gets_no_password_of_netrc(bucket, store, base, monkeypatch, tmp_path):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password hidden\ndefault login me password hidden\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    seen = []
+    bucket.fault_of_all = lambda sending: seen.append(sending.headers.get("Authorization", ""))
+    store.info(f"{base}/b.mp4")
+    assert seen
+    assert not any(each.startswith("Basic") for each in seen)
+
+
 def test_a_redirect_is_not_followed(bucket, store, base):
     elsewhere = bucket.refusal("Found", 302)
 
@@ -187,7 +198,7 @@ def test_a_store_that_is_not_there_does_not_answer(scheme, bucket, base, monkeyp
     ("setting", "value", "reason"),
     [
         ("s3 AWS_PROFILE", "none", "the settings of AWS cannot be used: '.*none.*'; set AWS_PROFILE"),
-        ("s3 AWS_ENDPOINT_URL", "none", "the settings of AWS cannot be used: '.*none.*'; set AWS_PROFILE"),
+        ("s3 AWS_ENDPOINT_URL", "none", "AWS_ENDPOINT_URL: expected a host after http:// or https://"),
         ("gs GOOGLE_APPLICATION_CREDENTIALS", "/none", "the settings of Google Cloud cannot be used: '.*/none.*'; set"),
         ("az AZURE_STORAGE_CONNECTION_STRING", "none", "the settings of Azure cannot be used: '.*'; set AZURE_"),
         (
@@ -203,6 +214,36 @@ def test_settings_that_name_nothing_are_said(monkeypatch, setting, value, reason
         monkeypatch.setenv(name, value)
         with pytest.raises(UsageError, match=f"{scheme}://: {reason}"):
             reopened(scheme)
+
+
+WITH_LOGIN = "http://me:hidden@127.0.0.1:1"
+CONNECTION = "AccountName=account1;AccountKey=a2V5;BlobEndpoint="
+
+
+@pytest.mark.parametrize("address", [WITH_LOGIN, "http://me:hid/hidden@h", "http://127.0.0.1:1\\\\@hidden", "hidden@h"])
+@pytest.mark.parametrize(
+    ("setting", "before"),
+    [
+        ("s3 AWS_ENDPOINT_URL", ""),
+        ("s3 AWS_ENDPOINT_URL_S3", ""),
+        ("s3 AWS_CONFIG_FILE", "[default]\nendpoint_url = "),
+        ("gs STORAGE_EMULATOR_HOST", ""),
+        ("az AZURE_STORAGE_SERVICE_ENDPOINT", ""),
+        ("az AZURE_STORAGE_CONNECTION_STRING", CONNECTION),
+    ],
+)
+def test_no_error_shows_the_password_of_an_address_in_the_settings(monkeypatch, tmp_path, setting, before, address):
+    scheme, name = setting.split()
+    for variable in ("AWS_ENDPOINT_URL", "AZURE_STORAGE_CONNECTION_STRING", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account1")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "a2V5")
+    (tmp_path / "config").write_text(before + address)
+    monkeypatch.setenv(name, str(tmp_path / "config") if "FILE" in name else before + address)
+    with pytest.raises(UsageError, match=f"^{scheme}://: ") as refused:
+        Stores(5.0, 1).of(f"{scheme}://bucket/one.mp4").info(f"{scheme}://bucket/one.mp4")
+    assert "hidden" not in str(refused.value)
 
 
 def test_without_credentials_nobody_asks(scheme, bucket, base, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, UsageError
+from reelscribe.storage.address import check_address
 from reelscribe.storage.web import WebStore
 from support.certificates import pem_of, self_signed
 from support.stores import redirect, web_server
@@ -68,11 +69,11 @@ def test_redirects_to_a_host_that_the_user_has_named_are_followed(store, served,
         ("file:///etc/passwd", "which is not followed"),
         ("ftp://127.0.0.1/a.mp4", "which is not followed"),
         ("gopher://127.0.0.1/", "which is not followed"),
-        ("/" + "a" * 20_000, "which is not followed"),
-        ("", "which is not followed"),
+        ("/" + "a" * 20_000, "a redirect to what is no address"),
+        ("", "a redirect to what is no address"),
         ("http://[bad/x", "a redirect to what is no address"),
         ("ftp://h/x?X-Amz-Signature=hidden", "which is not followed"),
-        ("http://127.0.0.1:99999/x?token=hidden", "expected an address of a file on a web server"),
+        ("http://127.0.0.1:99999/x?token=hidden", "a redirect to what is no address"),
         ("/again.mp4", "at most 5 redirects"),
     ],
 )
@@ -91,6 +92,26 @@ def test_a_redirect_into_a_private_network_sends_nothing_there(store, served, tm
         assert not private.requests
         store.info(f"{address.replace('127.0.0.1', 'localhost')}/one.mp4")  # now the user has named that host
         assert store.info(f"{served.address}/one.mp4").size == 10
+
+
+def confused(private: str) -> str:
+    """An address whose host is 127.0.0.1 to urlsplit, and that of another server to urllib3."""
+    return f"{private.replace('127.0.0.1', 'localhost')}\\@127.0.0.1/../one.mp4"
+
+
+def test_an_address_with_two_hosts_sends_neither_password_nor_request(store, served, tmp_path, monkeypatch):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with web_server(tmp_path) as (private, address):
+        served.faults["one.mp4"] = redirect(confused(address))
+        with pytest.raises(MediaError, match="a redirect to what is no address"):
+            store.info(f"{served.address}/one.mp4")
+        with pytest.raises(MediaError, match="without backslashes"):  # as a list or a ledger may name it
+            store.info(confused(address))
+        with pytest.raises(UsageError, match="without"):
+            check_address(confused(address))
+        assert not private.requests
 
 
 def test_names_and_passwords_are_those_of_netrc(store, served, tmp_path, monkeypatch):

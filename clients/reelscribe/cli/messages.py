@@ -63,6 +63,17 @@ def exit_with(text: str, status: int, *, json_log: bool) -> typer.Exit:
     return typer.Exit(status)
 
 
+def warn(text: str, *, json_log: bool) -> None:
+    """Report on standard error what does not end the command.
+
+    Args:
+        text: What it is, and what to do.
+        json_log: Whether to report it as an event of --json-log.
+    """
+    text = f"WARNING: {text}"
+    typer.echo(json_event("message", text=text) if json_log else printable(text), err=True)
+
+
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 

@@ -43,6 +43,15 @@ def browse(
         bool,
         typer.Option("--transcode", help="Make small previews of what browsers cannot play, when it is opened."),
     ] = False,
+    media_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--media-host",
+            metavar="HOST",
+            help="A web server of yours, such as films.example, from which sources are played although it is in a"
+            " private network, or wants the name and password of ~/.netrc. May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Show the results of a run as pages for a browser on this machine, also while it lasts, until Ctrl-C.
 
@@ -54,7 +63,7 @@ def browse(
 
         with suppress(KeyboardInterrupt):
             typer.echo(f"reading {printable(str(out))}", err=True)
-            with serving(out, port, transcode=transcode) as server:
+            with serving(out, port, transcode=transcode, media_hosts=media_hosts or ()) as server:
                 typer.echo(server.address)
                 typer.echo("Open this address in a browser on this machine; Ctrl-C ends it.", err=True)
                 server.run()

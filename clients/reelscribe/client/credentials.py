@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import aiohttp
 
+from reelscribe._web_addresses import checked_server_address
 from reelscribe.client.http_session import ask
 from reelscribe.errors import ServerError, UsageError
 
@@ -56,10 +57,11 @@ class Credentials:
             api: The API for which the token is.
 
         Raises:
-            UsageError: The file is not a key file, or other users than its owner have access to it.
+            UsageError: The file is not a key file, other users than its owner have access to it, or the management
+                address is none.
         """
         self._path = Path(key_file)
-        self._management_url = management_url
+        self._management_url = management_url and checked_server_address(management_url)
         self._api = api
         self._keys: Mapping[str, Any] = {}
         self.reload()

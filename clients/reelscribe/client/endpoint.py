@@ -12,11 +12,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import aiohttp
 
 from reelscribe import wire
+from reelscribe._web_addresses import OPENAI, checked_server_address
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.http_session import RawAnswer, ask, check_trusted_certificates, parse_json, unreachable
 from reelscribe.client.openai_forms import OpenAISettings
@@ -50,9 +52,6 @@ WORKER_DIED = frozenset({500, 507})
 MAX_MESSAGE = 1000
 """Number of characters of a server's message that are kept."""
 
-OPENAI = "openai+"
-"""Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
-
 Description = TypeVar("Description", bound=ModelDescription)
 
 
@@ -82,8 +81,8 @@ class Server:
     """Address of a server, and the token for it.
 
     Raises:
-        UsageError: The address does not begin with http://, https://, openai+http:// or openai+https://, or the
-            environment names trusted certificates for https that do not exist.
+        UsageError: The address is none of a web server, with or without openai+ before it, or has a name and password,
+            or the environment names trusted certificates for https that do not exist.
     """
 
     url: str
@@ -97,11 +96,8 @@ class Server:
     """How a server with OpenAI's API is asked; others do not need it."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.url, str) or not self.address.startswith(("http://", "https://")):
-            raise UsageError(
-                "server: expected an address like http://127.0.0.1:8080, or like openai+http://127.0.0.1:8000/v1 for a"
-                f" server with OpenAI's API, got {self.url!r}"
-            )
+        if not isinstance(self.url, str):
+            raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {self.url!r}")
         check_trusted_certificates(self.address)
 
     @property
@@ -109,10 +105,11 @@ class Server:
         """True if the server has OpenAI's API; False if it is a TorchServe."""
         return self.url.startswith(OPENAI)
 
-    @property
+    @cached_property
     def address(self) -> str:
-        """The address for HTTP, without a slash at its end."""
-        return self.url.removeprefix(OPENAI).rstrip("/")
+        """The address for HTTP, as it is connected to, without a slash at its end."""
+        example = "http://127.0.0.1:8080, or like openai+http://127.0.0.1:8000/v1 for a server with OpenAI's API"
+        return checked_server_address(self.url.removeprefix(OPENAI), example)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def check_trusted_certificates(url: str) -> None:
     Raises:
         UsageError: SSL_CERT_FILE is not a file, or SSL_CERT_DIR lists no folder that exists.
     """
-    if not url.startswith("https:"):
+    if not url.lower().startswith("https:"):
         return
     file, folders = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if file is not None and not os.path.isfile(file):

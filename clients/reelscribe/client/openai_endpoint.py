@@ -255,7 +255,10 @@ def _advice(response: RawAnswer) -> str:
             " must not get the key; name the server's own address"
         )
     if response.status in (401, 403):
-        return "give its key with --key-file, or in the environment variable OPENAI_API_KEY"
+        return (
+            "give its key with --key-file, or in the environment variable OPENAI_API_KEY if the command line or"
+            " REELSCRIBE_SERVER names it, and no other server with OpenAI's API"
+        )
     if response.status == 404:
         return "is it the address of the API, which mostly ends in /v1, and does the model do this?"
     return "is it a server with OpenAI's API?"

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from reelscribe._web_addresses import checked_server_address
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.http_session import HTTPS_ONLY, ask, open_session, parse_json, unreachable
 from reelscribe.errors import (
@@ -81,7 +82,7 @@ class ServerAddresses:
     """The addresses of one server's APIs.
 
     Raises:
-        UsageError: An address does not begin with http:// or https://.
+        UsageError: An address is none of a web server, or has a name and password.
     """
 
     management: str
@@ -93,8 +94,8 @@ class ServerAddresses:
 
     def __post_init__(self) -> None:
         for url in (self.management, self.inference, self.metrics):
-            if url is not None and not url.startswith(("http://", "https://")):
-                raise UsageError(f"server: expected an address like http://127.0.0.1:8081, got {url!r}")
+            if url is not None:
+                checked_server_address(url)
 
 
 class Api:
@@ -110,7 +111,7 @@ class Api:
             credentials: The token, or where to get it; None for an API that requires none.
             ssl_context: The certificates that are trusted; by default those of the system.
         """
-        self.url = url.rstrip("/")
+        self.url = checked_server_address(url)
         self._credentials = credentials
         self._session = open_session(aiohttp.TCPConnector(ssl=ssl_context or True))
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from reelscribe._web_addresses import parse_web_address, without_login
 from reelscribe.errors import StartupError
 from reelscribe.management.model_version import version_sort_key
 
@@ -101,8 +102,16 @@ def complete_settings(settings: Mapping[str, str], config: Path, *, model_api: b
 def check_addresses(settings: Mapping[str, str], config: Path) -> None:
     """Raise StartupError for an address of the wrong form."""
     for name, address in _addresses(settings).items():
-        if not _ADDRESS.fullmatch(address) or address.startswith("http") != (name in HTTP_ADDRESSES):
-            raise StartupError(f"{config}: {name}: expected an address like http://127.0.0.1:8080, got {address!r}")
+        is_http = name in HTTP_ADDRESSES
+        try:
+            if not _ADDRESS.fullmatch(address) or address.startswith("http") != is_http:
+                raise ValueError("expected a scheme, a host and a port")
+            parse_web_address(address if is_http else f"http://{address}")
+        except ValueError as error:
+            raise StartupError(
+                f"{config}: {name}: expected an address like http://127.0.0.1:8080, got {without_login(address)!r}:"
+                f" {error}"
+            ) from None
 
 
 def check_ports(settings: Mapping[str, str], config: Path) -> None:

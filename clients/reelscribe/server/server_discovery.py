@@ -8,19 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from reelscribe._web_addresses import OPENAI, openai_servers, server_at
 from reelscribe.client.credentials import ApiKey, Credentials
-from reelscribe.client.endpoint import OPENAI, Server
+from reelscribe.client.endpoint import Server
 from reelscribe.client.openai_forms import OpenAISettings
 from reelscribe.errors import UsageError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.server.config_properties import tokens_required
 from reelscribe.server.instance import Instance
-from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
-
-API_KEY_VARIABLE = "OPENAI_API_KEY"
-"""Environment variable with the key for servers with OpenAI's API."""
+from reelscribe.server.start_options import (
+    API_KEY_VARIABLE,
+    DIRECTORY,
+    INFERENCE_ADDRESS,
+    KEY_FILE_VARIABLE,
+    SERVER_VARIABLE,
+)
 
 COPIED_KEY_FILE = Path("key_file.json")
 """Path of a copy of a server's key file that is found without being named."""
@@ -74,7 +77,8 @@ def find_servers(
 
     A server in a folder is found again there if it is started at another address, unless an address was named.
 
-    The key of a server with OpenAI's API is in its key file, or else in the environment variable OPENAI_API_KEY.
+    The key of a server with OpenAI's API is in its key file, or else in the environment variable OPENAI_API_KEY if all
+    addresses lead to this server: the key may be that of a service on the internet, and another server must not get it.
 
     Args:
         urls: Inference addresses.
@@ -103,11 +107,13 @@ def find_servers(
     _check_kinds(urls, management)
     if len(key_files) not in (0, 1, len(urls)):
         raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
+    api_key = os.environ.get(API_KEY_VARIABLE) if len(openai_servers(urls)) == 1 else None
     found = []
     for k, url in enumerate(urls):
         key_file = key_files[k % len(key_files)] if key_files else None
         if url.startswith(OPENAI):
-            found.append(_with_openai(url, key_file, openai))
+            key = ApiKey(key_file) if key_file else api_key or None
+            found.append(FoundServer(Server(url, key, openai=openai or OpenAISettings())))
             continue
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
             found.append(_in_its_folder(url, local, stays=named))
@@ -129,12 +135,6 @@ def _check_kinds(urls: Sequence[str], management: str | None) -> None:
             "--server: expected servers of one kind, which share requests, got a TorchServe and one with OpenAI's API;"
             " annotate has --speech-server for the one that transcribes"
         )
-
-
-def _with_openai(url: str, key_file: Path | None, openai: OpenAISettings | None) -> FoundServer:
-    """Return a server with OpenAI's API, with its key."""
-    key = ApiKey(key_file) if key_file else os.environ.get(API_KEY_VARIABLE) or None
-    return FoundServer(Server(url, key, openai=openai or OpenAISettings()))
 
 
 def find_managed_server(
@@ -202,10 +202,13 @@ def _current_address(instance: Instance) -> Server | None:
 
 def _is_at(url: str, instance: Instance) -> bool:
     """Return whether an address is the inference address of a server on this machine."""
-    return _parts(url) == _parts(instance.address("inference_address"))
+    return _place(url) == _place(instance.address("inference_address"))
 
 
-def _parts(url: str) -> tuple[str, str, str]:
-    split = urlsplit(url)
-    host, _, port = split.netloc.rpartition(":")
-    return split.scheme, "127.0.0.1" if host in ("localhost", "0.0.0.0") else host, port  # noqa: S104 - binds nothing
+def _place(url: str) -> tuple[str, str, int] | None:
+    """Return the server that an address leads to, the same for all names of this machine; None for what is none."""
+    try:
+        scheme, host, port = server_at(url)
+    except ValueError:  # whoever connects there says so
+        return None
+    return scheme, "127.0.0.1" if host in ("localhost", "0.0.0.0") else host, port  # noqa: S104 - binds nothing

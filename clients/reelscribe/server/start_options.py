@@ -23,6 +23,9 @@ SERVER_VARIABLE = "REELSCRIBE_SERVER"
 KEY_FILE_VARIABLE = "REELSCRIBE_KEY_FILE"
 """Environment variable with the key file of the servers, or with one for each, separated by colons."""
 
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable with the key for the only server with OpenAI's API that a command is given."""
+
 MODEL_STORE = Path("model_store")
 """Default folder of model archives."""
 

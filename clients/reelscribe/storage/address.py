@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote
 
+from reelscribe._web_addresses import parse_web_address
 from reelscribe.errors import UsageError
 
 BUCKET_SCHEMES = ("s3", "gs", "az")
@@ -25,11 +26,12 @@ _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MEMBER = ".tar::"
 _SECRET = re.compile(
-    r"[?&;#]([^=&;#]*(signature|token|secret|passw|credential|api_?key|access_?key|hmac|jwt|policy)[^=&;#]*"
-    "|sig|key|auth|pass|pwd|code)=",
-    re.IGNORECASE,
+    "signature|token|secret|passw|credential|api_?key|access_?key|hmac|jwt|policy|expires|sess(ion)?_?id"
+    "|^(x-(amz|goog|ms)-.*|hdn(ts|ea|tl)|session|sid|sig|key|auth|pass|pwd|code)$"
 )
-"""A parameter of an address that is likely to be secret, as in the signed addresses that stores lend for a while."""
+_SECRET_IN_PATH = re.compile("[a-z_]*token[a-z_]*|hmac|hdn(ts|ea|tl)")
+"""Names of parameters of an address that are likely to be secret, as in the signed addresses that stores and networks
+of servers lend for a while, and in those of sessions. Networks put some into the path, too."""
 
 
 class ObjectAddress(NamedTuple):
@@ -125,26 +127,39 @@ def check_address(address: str) -> None:
             would get into records. The message has neither.
     """
     scheme, _, rest = address.partition("://")
-    place, _, _ = rest.partition("/")
+    is_web = is_web_address(address)
+    place = re.split(r"[/?#;\\]" if is_web else "/", rest, maxsplit=1)[0]
     shown = f"{scheme}://{quote(place.rpartition('@')[2], safe=':[]')}/..."
     if "@" in place:
         raise UsageError(
             f"{shown}: expected an address without a name and password, which would get into records; put them into"
-            f" {'~/.netrc' if is_web_address(address) else 'the environment'}"
+            f" {'~/.netrc' if is_web else 'the environment'}"
         )
-    if is_web_address(address) and _SECRET.search(address):
+    if is_web and _has_secret(address):
         raise UsageError(
             f"{shown}: expected an address without a signature or token, which would get into records; give the"
             " object's own address, such as s3://bucket/key, gs://bucket/key or az://container/key, with the"
             " credentials in the environment"
         )
     try:
-        host = (
-            urlsplit(address).hostname and urlsplit(address).port != 0
-            if is_web_address(address)
-            else place[:1].isalnum()
-        )
-    except ValueError:
-        host = ""
-    if not host:
-        raise UsageError(f"{shown}: expected a {'host' if is_web_address(address) else 'bucket'} after {scheme}://")
+        if is_web:
+            parse_web_address(address)
+        elif not place[:1].isalnum():
+            raise ValueError(f"expected a bucket after {scheme}://")
+    except ValueError as error:
+        shown = f"{scheme}://..." if "@" in rest else shown  # what is before it may be a password
+        raise UsageError(f"{shown}: {error}") from None
+
+
+def _has_secret(address: str) -> bool:
+    """Return whether an address of the web has a parameter that is likely to be secret."""
+    text = unquote(address).lower()
+    if "=" not in text:
+        return False
+    names = {name for name, equals, _ in (each.partition("=") for each in re.split("[?&;#]", text)[1:]) if equals}
+    parts = (each.partition("=") for each in re.split("[?&;#/~]", text))
+    return (
+        any(map(_SECRET.search, names))
+        or {"st", "e"} <= names  # a signature, and when it ends
+        or any(equals and _SECRET_IN_PATH.fullmatch(name) for name, equals, _ in parts)
+    )

@@ -48,6 +48,7 @@ class AzureStore(BlockStore):
         bucket="container",
         sign_in="set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT and a key, or run az login",
         rights={"read": _READER, "list": _READER, "write": _WRITER, "delete": _WRITER},
+        endpoints=("AZURE_STORAGE_SERVICE_ENDPOINT",),
     )
     library_errors = (AzureError,)
 
@@ -61,6 +62,7 @@ class AzureStore(BlockStore):
         Raises:
             UsageError: The environment names no account, or what is named cannot be used.
         """
+        self.vendor.check_addresses()
         transport = RequestsTransport(
             session=for_many_threads(requests.Session()),
             connection_timeout=CONNECT_SECONDS,
@@ -78,6 +80,7 @@ class AzureStore(BlockStore):
             self._service, is_anonymous = _open(options)
         except (AzureError, ValueError) as error:
             raise self.vendor.unusable(str(error)) from None
+        self.vendor.check_addresses(self._service.primary_endpoint)
         super().__init__(attempts, is_anonymous=is_anonymous)
 
     def _head(self, place: ObjectAddress) -> Entry:

@@ -58,8 +58,14 @@ def for_many_threads(session: S) -> S:
     """Return a session with as many connections as a store may have, which never tries again.
 
     Args:
-        session: A session of requests.
+        session: A session of requests. What it sends is signed by the vendor's library, in whose place requests would
+            otherwise put the name and password that ~/.netrc has for the host, or by default for all.
     """
+    session.auth = _as_it_is
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS, max_retries=0))
     return session
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request

@@ -6,6 +6,7 @@ what the error of that library is about.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import IO, ClassVar, Literal, NamedTuple, TypeVar
 
+from reelscribe._web_addresses import parse_web_address, without_login
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.address import ObjectAddress, split_object
 from reelscribe.storage.objects import MOST_SIZE, ObjectStore, StoredObject
@@ -44,6 +46,8 @@ class Vendor(NamedTuple):
     """How to sign in."""
     rights: dict[Action, str]
     """The right that each action needs."""
+    endpoints: tuple[str, ...]
+    """Beginnings of the names of environment variables with addresses that are sent credentials."""
 
     @property
     def example(self) -> str:
@@ -53,8 +57,22 @@ class Vendor(NamedTuple):
     def unusable(self, reason: str) -> UsageError:
         """Return what is said of settings that cannot be used."""
         return UsageError(
-            f"{self.scheme}://: the settings of {self.name} cannot be used: {brief(reason)}; {self.sign_in}"
+            f"{self.scheme}://: the settings of {self.name} cannot be used: {brief(without_login(reason))};"
+            f" {self.sign_in}"
         )
+
+    def check_addresses(self, used: str | None = None) -> None:
+        """Check the addresses of the environment, or the one that the vendor's library uses.
+
+        Raises:
+            UsageError: One is none, or has a name and password.
+        """
+        named = {name: text for name, text in os.environ.items() if text and name.startswith(self.endpoints)}
+        for name, text in named.items() if used is None else [(f"the address in the settings of {self.name}", used)]:
+            try:
+                parse_web_address(text)
+            except ValueError as error:
+                raise UsageError(f"{self.scheme}://: {name}: {error}") from None
 
 
 class Entry(NamedTuple):

@@ -46,6 +46,7 @@ class GoogleStore(BlockStore):
             "write": "storage.objects.create and storage.objects.delete",
             "delete": "storage.objects.delete",
         },
+        endpoints=("STORAGE_EMULATOR_HOST",),
     )
     library_errors = (GoogleAPICallError, GoogleAuthError, DataCorruption, InvalidResponse, RequestException, HTTPError)
 
@@ -59,6 +60,7 @@ class GoogleStore(BlockStore):
         Raises:
             UsageError: The settings of Google Cloud name what there is not, such as a file of a key.
         """
+        self.vendor.check_addresses()
         self._once = {"timeout": (CONNECT_SECONDS, stall_seconds), "retry": None}
         try:
             credentials = _credentials()

@@ -58,6 +58,7 @@ class S3Store(BucketStore):
             "write": "s3:PutObject",
             "delete": "s3:DeleteObject",
         },
+        endpoints=("AWS_ENDPOINT_URL", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
     )
     library_errors = (BotoCoreError, ClientError, HTTPError)
 
@@ -71,6 +72,7 @@ class S3Store(BucketStore):
         Raises:
             UsageError: The settings of AWS name what there is not, such as a profile.
         """
+        self.vendor.check_addresses()
         try:
             session = boto3.session.Session()
             is_anonymous = session.get_credentials() is None
@@ -84,6 +86,7 @@ class S3Store(BucketStore):
             self._client: Any = session.client("s3", config=config, region_name=session.region_name or "us-east-1")
         except (BotoCoreError, ValueError) as error:
             raise self.vendor.unusable(str(error)) from None
+        self.vendor.check_addresses(self._client.meta.endpoint_url)
         super().__init__(attempts, is_anonymous=is_anonymous)
 
     def _head(self, place: ObjectAddress) -> Entry:

@@ -22,14 +22,17 @@ _BUCKETS = {
 class Stores:
     """The stores of a run, each opened when an address first needs it. Any thread may use it."""
 
-    def __init__(self, stall_seconds: float = STALL_SECONDS, attempts: int = ATTEMPTS) -> None:
+    def __init__(
+        self, stall_seconds: float = STALL_SECONDS, attempts: int = ATTEMPTS, hosts: Sequence[str] | None = None
+    ) -> None:
         """Open nothing yet.
 
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
             attempts: Number of times that a request to a store with buckets is sent until the store does not fail.
+            hosts: The hosts of web servers that the user has named; None if the user has named all addresses.
         """
-        self._stall_seconds, self._attempts = stall_seconds, attempts
+        self._stall_seconds, self._attempts, self._hosts = stall_seconds, attempts, hosts
         self._lock = Lock()
         self._opened: dict[str, ObjectStore] = {}
 
@@ -74,7 +77,7 @@ class Stores:
         if kind == "web":
             from reelscribe.storage.web import WebStore
 
-            return WebStore(self._stall_seconds)
+            return WebStore(self._stall_seconds, self._hosts)
         if kind in ("tar", "file"):
             from reelscribe.storage.archives import FileStore, TarStore
 

@@ -3,25 +3,33 @@
 A server is asked for one byte of a file to learn its size and version, as some refuse to tell these alone. What comes
 later must have the same size and version, whatever the server was asked for. A redirect is followed to another public
 server, or to one that the user has named; never from https to http, nor into a private network, where a server of
-somebody else could make this machine fetch what only it may see.
+somebody else could make this machine fetch what only it may see. A name and password go only to a server that the user
+has named. What nobody has named is connected to by the IP addresses that were checked.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import netrc
+import re
 import socket
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError, LocationParseError, LocationValueError, NewConnectionError, SSLError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationValueError,
+    NewConnectionError,
+    SSLError,
+)
+from urllib3.util import Url
 
+from reelscribe._web_addresses import PORTS, bare_host, is_public, parse_web_address
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.objects import (
     CONNECT_SECONDS,
@@ -38,6 +46,10 @@ _PRIVATE = (
     "expected a file, got a redirect into a private network, which is not followed; if that is meant, give its own"
     " address"
 )
+_UNNAMED = (
+    "expected a file in the public network, as nobody but these results has named its server; if the server is yours,"
+    " name its host with --media-host"
+)
 _LATER = {408, 425, 429, 500, 502, 503, 504}
 """Statuses of answers that may be others later."""
 
@@ -45,23 +57,24 @@ _LATER = {408, 425, 429, 500, 502, 503, 504}
 class WebStore(ObjectStore):
     """All web servers of a run; see `ObjectStore`."""
 
-    def __init__(self, stall_seconds: float) -> None:
+    def __init__(self, stall_seconds: float, hosts: Sequence[str] | None = None) -> None:
         """Open no connection yet.
 
         Args:
             stall_seconds: Seconds without a byte after which a connection is given up.
+            hosts: The hosts that the user has named, from `named_host`; None if the user has named all addresses that
+                are asked for.
         """
         self._limits = urllib3.Timeout(connect=CONNECT_SECONDS, read=stall_seconds)
-        self._named: set[str] = set()
-        """The hosts that the user has named, in lower case."""
+        self._are_named = hosts is None
+        self._named = set(hosts or ())
+        """The hosts that the user has named, as `bare_host` returns them."""
         pools: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": False}
         self._direct = urllib3.PoolManager(**pools)
-        self._public = urllib3.PoolManager(**pools)
-        self._public.pool_classes_by_scheme = {"http": _PublicHTTPPool, "https": _PublicHTTPSPool}
         self._proxies = {
             scheme: _proxy(scheme, address, pools)
             for scheme, address in urllib.request.getproxies().items()
-            if scheme in ("http", "https")
+            if scheme in PORTS
         }
 
     def info(self, address: str) -> StoredObject:
@@ -94,20 +107,24 @@ class WebStore(ObjectStore):
 
     def close(self) -> None:
         """Close all connections."""
-        for manager in (self._direct, self._public, *self._proxies.values()):
+        for manager in (self._direct, *self._proxies.values()):
             manager.clear()
 
     @contextmanager
     def _answer(self, address: str, headers: Mapping[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
         """Ask for a file, and yield the answer, whose body has not been read."""
-        self._named.add((urlsplit(address).hostname or "").lower())
-        url = address
+        try:
+            url = first = parse_web_address(address)
+        except ValueError as error:
+            raise MediaError(str(error)) from None
+        if self._are_named:
+            self._named.add(bare_host(first))
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = self._ask(url, headers)
+            answer = self._ask(url, first, headers)
             try:
                 if answer.status not in _REDIRECTS:
                     if answer.status not in (200, 206, 416):
-                        raise _error(answer)
+                        raise _error(answer, "put" if self._are_named else "name its host with --media-host, and put")
                     yield answer
                     return
                 url = _redirected(url, answer.headers.get("Location"))
@@ -115,45 +132,92 @@ class WebStore(ObjectStore):
                 answer.close()  # most of its body has not been read, so nothing else can be asked on this connection
         raise MediaError(f"expected a file after at most {_MOST_REDIRECTS} redirects, got another redirect")
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").lower()
-        manager: Any = self._direct if host in self._named else self._public
-        if parts.scheme in self._proxies and not urllib.request.proxy_bypass(host):
-            if host not in self._named:
-                _check_literal(host)  # what a name stands for is up to the proxy
-            manager = self._proxies[parts.scheme]
+    def _ask(self, url: Url, first: Url, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        """Ask the server of an address, to which that of `first` may have redirected."""
+        host, refusal = bare_host(url), _UNNAMED if url == first else _PRIVATE
+        is_named = host in self._named
         with _connection_errors():
-            every = {"Accept-Encoding": "identity", "User-Agent": "reelscribe", **_authorization(host), **headers}
-            answer: urllib3.BaseHTTPResponse = manager.request(
-                "GET",
-                url,
-                headers=every,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-                timeout=self._limits,
-            )
+            login = _login(host) if is_named and _gets_login(url, first) else {}
+            every = {
+                "Host": url.netloc or "",
+                "Accept-Encoding": "identity",
+                "User-Agent": "reelscribe",
+                **login,
+                **headers,
+            }
+            if url.scheme in self._proxies and not urllib.request.proxy_bypass(host):
+                if not is_named and not _is_public_or_name(host):  # what a name stands for is up to the proxy
+                    raise MediaError(refusal)
+                return self._get(self._proxies[url.scheme], url.url, every)
+            *others, last = [host] if is_named else _public_ips(url, refusal)
+            for ip in others:
+                with suppress(NewConnectionError, ConnectTimeoutError):
+                    return self._get(self._pool(ip, url), url.request_uri, every)
+            return self._get(self._pool(last, url), url.request_uri, every)
+
+    def _pool(self, ip: str, url: Url) -> urllib3.HTTPConnectionPool:
+        """Return the connections to a server by its IP address, or by its name; certificates must be for its name."""
+        return self._direct.connection_from_host(ip, url.port, url.scheme, {"server_hostname": bare_host(url)})
+
+    def _get(
+        self, connections: urllib3.HTTPConnectionPool | urllib3.ProxyManager, target: str, headers: Mapping[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        answer: urllib3.BaseHTTPResponse = connections.urlopen(
+            "GET",
+            target,
+            headers=headers,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+            timeout=self._limits,
+        )
         return answer
 
 
-def _redirected(url: str, location: str | None) -> str:
+def _gets_login(url: Url, first: Url) -> bool:
+    """Return whether a server is the one that was asked first, or has its host and the usual port of https."""
+    return url.host == first.host and ((url.scheme, url.port) in (("https", None), (first.scheme, first.port)))
+
+
+def _redirected(url: Url, location: str | None) -> Url:
     """Return the address to which an answer redirects. Errors do not show it, as it may have a signature."""
     try:
-        target = urljoin(url, location or "")
-        scheme, host = urlsplit(target).scheme.lower(), urlsplit(target).hostname
+        if not location:
+            raise ValueError
+        target = parse_web_address(location, url)
     except ValueError:
+        other = re.match(r"(?!https?:)[a-z][a-z0-9+.-]*://[a-z0-9.-]*", location or "", re.IGNORECASE)
+        if other:
+            raise MediaError(f"expected a file, got a redirect to {brief(other[0])}, which is not followed") from None
         raise MediaError("expected a file, got a redirect to what is no address") from None
-    if not location or not host or len(target) > 10_000 or scheme not in ("http", "https"):
-        raise MediaError(f"expected a file, got a redirect to {brief(f'{scheme}://{host}')}, which is not followed")
-    if url.lower().startswith("https:") and scheme == "http":
+    if (url.scheme, target.scheme) == ("https", "http"):
         raise MediaError(
-            f"expected a file, got a redirect to {brief(f'{scheme}://{host}')}, which is not encrypted, so not followed"
+            f"expected a file, got a redirect to {brief(f'http://{target.host}')}, which is not encrypted, so not"
+            " followed"
         )
     return target
 
 
-def _authorization(host: str) -> dict[str, str]:
+def _public_ips(url: Url, refusal: str) -> list[str]:
+    """Return the IP addresses of a host, of which none may be in a private network: then none of them is asked."""
+    port = url.port or PORTS[url.scheme or ""]
+    found = socket.getaddrinfo(bare_host(url), port, type=socket.SOCK_STREAM)
+    ips = [*dict.fromkeys(str(each[4][0]) for each in found)]
+    if not all(map(is_public, ips)):
+        raise MediaError(refusal)
+    return ips
+
+
+def _is_public_or_name(host: str) -> bool:
+    """Return whether a host is not the number of an address in a private network."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return is_public(host)
+
+
+def _login(host: str) -> dict[str, str]:
     """Return the name and password of the user's ~/.netrc for a host."""
     with suppress(OSError, netrc.NetrcParseError):
         if found := netrc.netrc().hosts.get(host):
@@ -165,7 +229,7 @@ def _authorization(host: str) -> dict[str, str]:
 def _connection_errors() -> Iterator[None]:
     try:
         yield
-    except (LocationParseError, LocationValueError, ValueError):  # the texts may have the whole address
+    except (LocationValueError, ValueError):  # the texts may have the whole address
         raise MediaError("expected an address of a file on a web server; check it, and ~/.netrc") from None
     except SSLError as error:
         if "CERTIFICATE" in str(error).upper():
@@ -174,22 +238,24 @@ def _connection_errors() -> Iterator[None]:
                 " its issuer"
             ) from None
         raise StoreUnavailable(f"the connection to the server broke: {brief(str(error))}") from None
-    except NewConnectionError as error:
-        if isinstance(error.__cause__, socket.gaierror):
+    except (NewConnectionError, socket.gaierror) as error:
+        if isinstance(error, socket.gaierror) or isinstance(error.__cause__, socket.gaierror):
             raise StoreUnavailable("the name of the server cannot be resolved; check the address") from None
         raise StoreUnavailable(f"the server cannot be reached: {brief(str(error.__cause__ or error))}") from None
     except (HTTPError, OSError) as error:
         raise StoreUnavailable(f"the connection to the server broke: {type(error).__name__}") from None
 
 
-def _error(answer: urllib3.BaseHTTPResponse) -> MediaError:
+def _error(answer: urllib3.BaseHTTPResponse, advice: str) -> MediaError:
     status = answer.status
     if status in _LATER:
         return StoreUnavailable(f"the server failed with status {status} again and again")
     if status in (404, 410):
         return NoSuchObject(f"no such file on the server (status {status}); check the address")
     if status in (401, 403, 407):
-        return MediaError(f"permission denied by the server (status {status}); put name and password into ~/.netrc")
+        return MediaError(
+            f"permission denied by the server (status {status}); {advice} name and password into ~/.netrc"
+        )
     return MediaError(f"expected a file, got status {status} from the server")
 
 
@@ -212,43 +278,8 @@ def _version(headers: Mapping[str, str]) -> str:
 def _proxy(scheme: str, address: str, pools: Mapping[str, Any]) -> urllib3.ProxyManager:
     """Return the connections over a proxy of the environment. Raises UsageError if it cannot be used."""
     try:
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        login = parts.username and f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
-        return urllib3.ProxyManager(parts.geturl(), proxy_headers=headers, **pools)
-    except (ValueError, HTTPError):
+        url = parse_web_address(address if "://" in address else f"http://{address}", with_login=True)
+    except ValueError:
         raise UsageError(f"{scheme}_proxy: expected the address of a proxy, such as http://proxy:3128") from None
-
-
-def _check_literal(host: str) -> None:
-    """Check that a host is not the number of an address in a private network."""
-    with suppress(ValueError):
-        if not ipaddress.ip_address(host).is_global:
-            raise MediaError(_PRIVATE)
-
-
-def _check_public(connected: socket.socket) -> socket.socket:
-    """Check that a connection leads to the public network."""
-    ip = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
-    if not ip.is_global:
-        connected.close()
-        raise MediaError(_PRIVATE)
-    return connected
-
-
-class _PublicHTTPConnection(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        return _check_public(super()._new_conn())
-
-
-class _PublicHTTPSConnection(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        return _check_public(super()._new_conn())
-
-
-class _PublicHTTPPool(HTTPConnectionPool):
-    ConnectionCls = _PublicHTTPConnection
-
-
-class _PublicHTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _PublicHTTPSConnection
+    headers = urllib3.make_headers(proxy_basic_auth=unquote(url.auth)) if url.auth else None
+    return urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **pools)

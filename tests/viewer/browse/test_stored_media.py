@@ -14,7 +14,9 @@ import boto3
 import pytest
 from playwright.sync_api import expect
 
+from reelscribe.errors import UsageError
 from reelscribe.viewer.browse import app
+from reelscribe.viewer.browse.serve import serving
 from reelscribe.viewer.index.source_row import source_id
 from reelscribe.viewer.media import store_reader
 from support.browser import open_browser
@@ -281,9 +283,29 @@ async def test_a_source_on_a_web_server_plays_too(client, library, content, tmp_
     with web_server(library) as (_, site):
         name = f"{site}/plays.mp4"
         await caption(tmp_path / "out", name)
-        with browsing(tmp_path / "out") as address:
+        with browsing(tmp_path / "out", media_hosts=["127.0.0.1"]) as address:
             async with client.get(f"{address}media/{id_of(name)}", headers={"Range": "bytes=9-"}) as response:
                 assert (response.status, await response.read()) == (206, content[9:])
+
+
+async def test_that_results_name_a_private_web_server_does_not_mean_that_the_user_does(
+    client, library, tmp_path, monkeypatch
+):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with web_server(library) as (served, site):
+        await caption(tmp_path / "out", name := f"{site}/plays.mp4")
+        served.requests.clear()
+        with browsing(tmp_path / "out") as address:
+            async with client.get(f"{address}media/{id_of(name)}") as response:
+                assert (response.status, "with --media-host" in await response.text()) == (404, True)
+        assert not served.requests
+    with (
+        pytest.raises(UsageError, match="--media-host: expected a host alone"),
+        serving(tmp_path / "out", media_hosts=["a:1/"]),
+    ):
+        pass
 
 
 async def test_a_member_of_an_archive_plays_from_its_place_in_it(client, library, content, tmp_path):

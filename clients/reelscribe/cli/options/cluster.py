@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reelscribe._web_addresses import without_login
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError, missing_package
 from reelscribe.server.start_options import MODEL_STORE, SERVER_VARIABLE
@@ -115,8 +116,8 @@ class ClusterOptions:
             return options.find(openai)
         if named := [*(options.servers or ()), *(speech_servers or ())]:
             raise UsageError(
-                f"--serve, --serve-nodes: expected no address of a server, got {named[0]}; leave out --server,"
-                f" --speech-server and {SERVER_VARIABLE}, as nodes use servers of their own"
+                f"--serve, --serve-nodes: expected no address of a server, got {without_login(named[0])};"
+                f" leave out --server, --speech-server and {SERVER_VARIABLE}, as nodes use servers of their own"
             )
         return []
 

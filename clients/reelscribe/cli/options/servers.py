@@ -77,7 +77,7 @@ class ServerOptions:
             help="Copy of the server's key_file.json, with mode 600; for OpenAI's API, a file with the key alone. Give"
             " one for all servers, or one for each --server in the same order. By default the key of the server in"
             " --directory if --server is its address, or otherwise key_file.json in the working folder if there is one;"
-            " for OpenAI's API, the environment variable OPENAI_API_KEY.",
+            " for OpenAI's API, the environment variable OPENAI_API_KEY if you name a single such server.",
         ),
     ] = None
     directory: Annotated[

@@ -54,7 +54,8 @@ class SummaryOptions:
         list[Path] | None,
         summary_option(
             metavar="FILE",
-            help="Key file for --summary-server. By default the key in the environment variable OPENAI_API_KEY.",
+            help="Key file for --summary-server. By default the key in the environment variable OPENAI_API_KEY, if this"
+            " is the only server with OpenAI's API that you name.",
         ),
     ] = None
 

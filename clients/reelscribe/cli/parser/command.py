@@ -9,22 +9,24 @@ repeat them, a function can take groups of options: dataclasses whose fields are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from itertools import chain
 from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from reelscribe.cli.messages import EXIT_USAGE, exit_with
+from reelscribe._web_addresses import openai_servers
+from reelscribe.cli.messages import EXIT_USAGE, exit_with, warn
 from reelscribe.cli.parser.help import help_of, usage_of
 from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.cli.parser.settings_file import NAME, Settings, read_settings
 from reelscribe.errors import UsageError
-from reelscribe.server.start_options import KEY_FILE_VARIABLE
+from reelscribe.server.start_options import API_KEY_VARIABLE, KEY_FILE_VARIABLE
 
 
 class Group(TyperGroup):
@@ -80,21 +82,27 @@ class Command(BareCommand):
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default
-        _keep_key_from_others(context, settings)
+        named_here = {
+            name
+            for name in settings.in_working_folder
+            if _source(context, name) == "DEFAULT_MAP" and context.params.get(name)
+        }
+        if "media_hosts" in named_here:
+            raise typer.BadParameter(
+                f"{NAME} of this folder names a media-host, and the folder may be somebody else's; give --media-host"
+            )
+        _keep_key_from_others(context, settings, named_here)
+        _keep_api_key_from_others(context, named_here, json_log="--json-log" in args)
         return context
 
 
-def _keep_key_from_others(context: Any, settings: Settings) -> None:
+def _keep_key_from_others(context: Any, settings: Settings, named_here: Set[str]) -> None:
     """Keep the key of the environment from a server that only the file in the working folder names.
 
     Raises:
         typer.BadParameter: The file names no key of the server either.
     """
-    named_here = any(
-        name in settings.in_working_folder and _source(context, name) == "DEFAULT_MAP" and context.params[name]
-        for name in ("servers", "management")
-    )
-    if not named_here or _source(context, "key_files") != "ENVIRONMENT":
+    if not named_here & {"servers", "management"} or _source(context, "key_files") != "ENVIRONMENT":
         return
     if "key_files" not in settings.in_working_folder:
         raise typer.BadParameter(
@@ -103,6 +111,38 @@ def _keep_key_from_others(context: Any, settings: Settings) -> None:
         )
     (option,) = [each for each in context.command.params if each.name == "key_files"]
     context.params["key_files"] = option.process_value(context, settings.values["key_files"])
+
+
+def _keep_api_key_from_others(context: Any, named_here: Set[str], *, json_log: bool) -> None:
+    """Keep OPENAI_API_KEY from all servers unless the user names a single one that it can be for, and say so."""
+    addresses = {
+        name: [context.params[name]] if isinstance(context.params[name], str) else [*context.params[name]]
+        for name, key_file in _KEY_FILES.items()
+        if context.params.get(name) and not context.params.get(key_file)
+    }
+    servers = openai_servers(chain.from_iterable(addresses.values())) if os.environ.get(API_KEY_VARIABLE) else set()
+    of_folder = servers and openai_servers(chain.from_iterable(addresses.get(name, ()) for name in named_here))
+    if of_folder or len(servers) > 1:
+        del os.environ[API_KEY_VARIABLE]
+        why = (
+            f"as {NAME} of this folder, which may be somebody else's, names one; name it with an option"
+            if of_folder
+            else "as several with OpenAI's API are named"
+        )
+        warn(
+            f"{API_KEY_VARIABLE} is sent to no server, {why}; or give each its key with --key-file, --speech-key-file"
+            " or --summary-key-file",
+            json_log=json_log,
+        )
+
+
+_KEY_FILES = {
+    "servers": "key_files",
+    "speech_server": "speech_key_file",
+    "summary_server": "summary_key_file",
+    "openai_server": "key_file",
+}
+"""Options for addresses of servers with OpenAI's API, and those for their keys."""
 
 
 def group(text: str) -> typer.Typer:

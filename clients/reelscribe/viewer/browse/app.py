@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hmac import compare_digest
@@ -167,6 +167,7 @@ class BrowseApp:
         cache: Path,
         *,
         transcode: bool = False,
+        media_hosts: Sequence[str] = (),
         notices: tuple[str, ...] = (),
     ) -> None:
         """Prepare the pages.
@@ -177,6 +178,7 @@ class BrowseApp:
             run: Follows the run that writes to it.
             cache: A folder for what is made for pages, which nobody else uses.
             transcode: Whether to make previews of what browsers cannot play.
+            media_hosts: The hosts of web servers that the user has named; see `StoreReader`.
             notices: Sentences that every page shows.
         """
         self._out, self._index, self._run, self._notices = out, index, run, notices
@@ -193,7 +195,7 @@ class BrowseApp:
         self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "pictures")
         self._places = asyncio.Semaphore(_THUMBNAILS_AT_ONCE)
         self._preview_thread = ThreadPoolExecutor(1, "previews")
-        self._stores = StoreReader()
+        self._stores = StoreReader(media_hosts)
         self._store_threads = ThreadPoolExecutor(MOST_READINGS, "stores")
 
     def asgi(self, token: str, port: int) -> ASGIApp:

@@ -6,13 +6,14 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
 import uvicorn
 
+from reelscribe._web_addresses import named_host
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.schema import NAME as LEDGER
@@ -46,23 +47,30 @@ class BrowseServer:
 
 
 @contextmanager
-def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[BrowseServer]:
+def serving(
+    out: Path, port: int = 0, *, transcode: bool = False, media_hosts: Sequence[str] = ()
+) -> Iterator[BrowseServer]:
     """Prepare a server of the pages of a folder of results on 127.0.0.1, and keep its index up to date.
 
     Args:
         out: The folder of a run, which may be going on.
         port: The port; 0 for any that is free.
         transcode: Whether to make previews of what browsers cannot play.
+        media_hosts: The hosts of web servers that the user has named; see `StoreReader`.
 
     Yields:
         The server, which listens already and answers as soon as it runs.
 
     Raises:
-        UsageError: The folder is none of a run, or the port is taken.
+        UsageError: The folder is none of a run, the port is taken, or a host is none.
         OutputError: The results cannot be read.
     """
     if not any((out / name).exists() for name in (ANNOTATIONS, LEDGER)):
         raise UsageError(f"{out}: expected the folder of a run, with {ANNOTATIONS} or {LEDGER}, but it has neither")
+    try:
+        hosts = [named_host(host) for host in media_hosts]
+    except ValueError as error:
+        raise UsageError(f"--media-host: {error}, such as films.example") from None
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(port))
         cache = stack.enter_context(cache_folder(out))
@@ -74,7 +82,7 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Br
         run.update()
         stack.enter_context(_kept_up_to_date(cache, index, run))
         notices = (cache.notice,) if cache.notice else ()
-        app = BrowseApp(out, index, run, cache.folder, transcode=transcode, notices=notices)
+        app = BrowseApp(out, index, run, cache.folder, transcode=transcode, media_hosts=hosts, notices=notices)
         stack.callback(app.close)
         token = secrets.token_urlsafe(24)
         config = uvicorn.Config(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 
@@ -18,10 +18,19 @@ _STALL_SECONDS, _ATTEMPTS = 10.0, 2  # somebody waits
 
 
 class StoreReader:
-    """Reads sources in stores with the user's credentials. Any thread may use it; all calls wait for the store."""
+    """Reads sources in stores with the user's credentials. Any thread may use it; all calls wait for the store.
 
-    def __init__(self) -> None:
-        self._stores = Stores(_STALL_SECONDS, _ATTEMPTS)
+    Results may be somebody else's, so that they name a web server does not mean that the user has named it.
+    """
+
+    def __init__(self, hosts: Sequence[str] = ()) -> None:
+        """Open nothing yet.
+
+        Args:
+            hosts: The hosts of web servers that the user has named: they may be in private networks, and get what
+                ~/.netrc has for them.
+        """
+        self._stores = Stores(_STALL_SECONDS, _ATTEMPTS, hosts)
         self._places = BoundedSemaphore(MOST_READINGS)
 
     def check(self, stored: StoredObject) -> None:
