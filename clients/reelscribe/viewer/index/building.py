@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
 
+from reelscribe._files import regular_file
 from reelscribe.errors import OutputError
 from reelscribe.viewer.index.databases import (
     ANNOTATIONS,
@@ -179,7 +180,7 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
     texts: list[tuple[int, str]] = []
     stop = folder / _STOP_NAME
     with (
-        annotations.open("rb", buffering=2**20) as file,
+        open(annotations, "rb", buffering=2**20, opener=regular_file) as file,
         closing(new_database(folder / texts_name(shard))) as words,
         closing(new_database(folder / _rows_name(shard))) as sources,
     ):
