@@ -109,7 +109,7 @@ class DigestQueue:
                     file.source.set_exception(result)
 
     def _start(self) -> None:
-        """Let one more process read, if it may. What it reads is found when it begins, of all that is queued by then."""
+        """Let one more process read, if it may. It chooses files when it begins, of all that are queued by then."""
         if self._may_read(large=False):
             task = asyncio.create_task(self._work())
             self._tasks.add(task)

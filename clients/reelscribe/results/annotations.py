@@ -32,7 +32,7 @@ SETTINGS_NAME = "run.json"
 FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
-_COPIED_BYTES = 2**20
+_COPIED_BYTES = 2**14
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
 
 
