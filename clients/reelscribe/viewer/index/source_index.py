@@ -228,7 +228,7 @@ class SourceIndex:
         try:
             self._check_stop()
             stamp = stamp_of(self._annotations)
-            built = build(self._annotations if stamp else Path(os.devnull), stamp[1] if stamp else 0, self._new)
+            built = build(self._annotations if stamp else None, stamp[1] if stamp else 0, self._new)
             state = IndexState(stamp, built.shards, built.next_doc, built.docs, built.bad_lines, built.example)
             with closing(open_database(self._new / LIBRARY_NAME, write=True)) as library:
                 save_state(library, state)
