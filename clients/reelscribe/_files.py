@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -31,6 +32,7 @@ takes about as long for the way as for its bytes."""
 MOST_SMALL_BYTES = 2**26
 """Largest size of a file that is read into memory as a whole, such as settings, keys and names of speakers."""
 
+_LONGEST_WRITER = 100
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 _LEAST_SPARSE_BYTES, _LEAST_SHARE = 2**30, 1 / 64
@@ -110,7 +112,7 @@ def writer_of(out: Path) -> str | None:
     """Return who holds the `FolderLock` of a folder; None if nobody does, or the lock file is missing or unreadable."""
     try:
         with open(_lock_path(out), opener=_open_no_link) as file:
-            return None if try_lock(file, shared=True) else file.read() or "run"
+            return None if try_lock(file, shared=True) else file.read(_LONGEST_WRITER) or "run"
     except OSError:
         return None
 
@@ -199,7 +201,7 @@ def _lock_path(out: Path) -> Path:
 @contextmanager
 def atomic_file(
     path: str | Path, *, durable: bool = False, partial: str | None = None, dir_fd: int | None = None
-) -> Iterator[IO[bytes]]:
+) -> Iterator[BufferedRandom]:
     """Write a file that appears under its own name only when it is complete.
 
     The block writes to the open file that the context manager yields, and may close it. It is called `<path>.partial`
