@@ -47,8 +47,8 @@ def test_a_disk_without_locks_gets_another_error_than_a_folder_that_cannot_be_wr
 @pytest.mark.parametrize("durable", [False, True])
 def test_an_atomic_file_appears_when_its_block_ends(tmp_path, durable):
     path = tmp_path / "table.csv"
-    with atomic_file(path, durable=durable) as partial:
-        partial.write_text("content")
+    with atomic_file(path, durable=durable) as file:
+        file.write(b"content")
         assert not path.exists()
     assert path.read_text() == "content"
     assert list(tmp_path.iterdir()) == [path]
@@ -58,11 +58,11 @@ def test_an_atomic_file_appears_when_its_block_ends(tmp_path, durable):
 def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path, durable):
     path = tmp_path / "table.csv"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), atomic_file(path, durable=durable) as partial:
-        partial.write_text("new")
+    with pytest.raises(ZeroDivisionError), atomic_file(path, durable=durable) as file:
+        file.write(b"new")
         raise ZeroDivisionError
     assert path.read_text() == "old"
-    assert partial.exists() == durable
+    assert (tmp_path / "table.csv.partial").exists() == durable
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
@@ -71,8 +71,8 @@ def test_a_file_is_never_written_through_a_link_of_its_names(tmp_path, link):
     other.write_text("of the user")
     link(other, path)
     link(other, tmp_path / "table.csv.partial")
-    with atomic_file(path) as partial:
-        partial.write_text("content")
+    with atomic_file(path) as file:
+        file.write(b"content")
     assert other.read_text() == "of the user"
     assert path.read_text() == "content"
     assert not path.is_symlink()

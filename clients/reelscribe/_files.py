@@ -7,16 +7,19 @@ read.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from reelscribe.errors import OutputError, SourceChanged
+from reelscribe.errors import MediaError, OutputError, SourceChanged
 
 SETTLED_SECONDS = 0.02
 """A file that was written to longer ago has another `file_stat` after the next write. Linux before 6.13 gives all
@@ -26,7 +29,15 @@ BLOCK_BYTES = 2**19
 """Size of the blocks of which a source in a store is fetched one by one if little of it is read. An answer with one
 takes about as long for the way as for its bytes."""
 
+MOST_SMALL_BYTES = 2**26
+"""Largest size of a file that is read into memory as a whole, such as settings, keys and names of speakers."""
+
+_LONGEST_WRITER = 100
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+_LEAST_SPARSE_BYTES, _LEAST_SHARE = 2**30, 1 / 64
+"""From this size on, a source is refused of which less than this share is on its disk: 8 TB of nothing would take an
+hour to digest."""
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
@@ -101,7 +112,7 @@ def writer_of(out: Path) -> str | None:
     """Return who holds the `FolderLock` of a folder; None if nobody does, or the lock file is missing or unreadable."""
     try:
         with open(_lock_path(out), opener=_open_no_link) as file:
-            return None if try_lock(file, shared=True) else file.read() or "run"
+            return None if try_lock(file, shared=True) else file.read(_LONGEST_WRITER) or "run"
     except OSError:
         return None
 
@@ -130,9 +141,57 @@ def locked_file(path: Path) -> Iterator[IO[bytes]]:
                 return
 
 
+def regular_file(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> int:
+    """Open a regular file, as the `opener` of `open`: nothing else that has its name keeps anybody waiting.
+
+    Everything is opened by it that somebody else may have put there, whatever it is read for.
+
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        dir_fd: Descriptor of the folder in which the path begins; None for the usual one.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        OSError: It cannot be opened, or is a folder, a pipe, a device or a socket.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        code, reason = (errno.EISDIR, "Is a directory") if stat.S_ISDIR(mode) else (errno.EINVAL, "not a regular file")
+        raise OSError(code, reason, os.fspath(path))
+    return descriptor
+
+
+def read_small_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file that is known to be small, such as settings or keys.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        OSError: It cannot be read, is no regular file, or has more than `MOST_SMALL_BYTES` bytes.
+    """
+    with open(path, "rb", opener=regular_file) as file:
+        return read_small(file)
+
+
+def read_small(file: IO[bytes]) -> bytes:
+    """Return the rest of an open file, from `regular_file`. Raises OSError as `read_small_file` does."""
+    content = file.read(MOST_SMALL_BYTES + 1)
+    if content is None:  # a file of /proc, which says that it is a regular one
+        raise BlockingIOError(errno.EAGAIN, "nothing can be read from it now")
+    if len(content) > MOST_SMALL_BYTES:
+        raise OSError(errno.EFBIG, f"expected at most {MOST_SMALL_BYTES} bytes, got more")
+    return content
+
+
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file for `open`; never one that a symbolic link names, and without waiting if it is a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    """Open a regular file for `open`; never one that a symbolic link names."""
+    return regular_file(path, flags | os.O_NOFOLLOW)
 
 
 def _lock_path(out: Path) -> Path:
@@ -140,33 +199,53 @@ def _lock_path(out: Path) -> Path:
 
 
 @contextmanager
-def atomic_file(path: Path, *, durable: bool = False, partial: Path | None = None) -> Iterator[Path]:
+def atomic_file(
+    path: str | Path, *, durable: bool = False, partial: str | None = None, dir_fd: int | None = None
+) -> Iterator[BufferedRandom]:
     """Write a file that appears under its own name only when it is complete.
 
-    The block writes to the path that the context manager yields, by default `<path>.partial`. When the block ends
-    without an exception, that file is renamed to `path`, where it replaces an older file. What has either name before
-    is never written through: of a symbolic or hard link, the file that it leads to stays as it is.
+    The block writes to the open file that the context manager yields, and may close it. It is called `<path>.partial`
+    until the block ends without an exception; then it is renamed to `path`, where it replaces an older file. What
+    others put in the place of either name, at any moment, is never written to: the file is new, it is not looked up by
+    a path again, and what is renamed is what was written.
 
     Args:
         path: Where the complete file goes, in a folder that exists.
         durable: Whether to protect a file that is expensive to make again: it is synchronized to the disk before it is
             renamed, and the incomplete file stays if the block raises an exception. By default it is removed.
-        partial: Path of the incomplete file, in the same folder, where `<path>.partial` may be a file of others.
+        partial: Name of the incomplete file, in the same folder, where `<path>.partial` may be a file of others.
+        dir_fd: Descriptor of the folder, in which `path` is a name; None to open the folder that `path` is in.
 
     Raises:
-        OSError: The operating system refused to write or to rename the file.
+        OSError: The operating system refused to write or to rename the file, or somebody else put another one in its
+            place.
     """
-    partial = partial or path.with_name(f"{path.name}.partial")
+    parent, name = os.path.split(path)
+    partial = partial or f"{name}.partial"
+    folder = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
-        partial.unlink(missing_ok=True)
-        yield partial
-        if durable:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
+        with suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(partial, flags, 0o666, dir_fd=folder)
+        try:
+            with open(descriptor, "w+b", closefd=False) as file:
+                yield file
+            if durable:
+                os.fsync(descriptor)
+            there = os.stat(partial, dir_fd=folder, follow_symlinks=False)
+            if not os.path.samestat(there, os.fstat(descriptor)):
+                raise FileExistsError(errno.EEXIST, f"somebody else has put {partial} in the place of what was written")
+            os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            if not durable:
+                with suppress(FileNotFoundError):
+                    os.unlink(partial, dir_fd=folder)
+            raise
+        finally:
+            os.close(descriptor)
     finally:
-        if not durable:
-            partial.unlink(missing_ok=True)
+        os.close(folder)
 
 
 def replace_folder(path: Path, new: Path) -> None:
@@ -224,6 +303,31 @@ def _is_sealed(fd: int) -> bool:
     return False
 
 
+def _check_bytes(fd: int, status: os.stat_result) -> None:
+    """Raise MediaError for an open file that has not the bytes that its size says.
+
+    Files of /proc and of the like say that they are regular and have no bytes, and may never end. A sparse file says
+    that it has any number of them. Where the file system does not tell which are there, all are.
+    """
+    if status.st_size == 0:
+        with suppress(BlockingIOError):
+            if not os.read(fd, 1):
+                return
+        raise MediaError("its size is 0, but it has bytes; expected a file of a disk; copy it, and name the copy")
+    if status.st_size < _LEAST_SPARSE_BYTES or (there := 512 * status.st_blocks) >= _LEAST_SHARE * status.st_size:
+        return
+    try:
+        is_sparse = os.lseek(fd, 0, os.SEEK_HOLE) < status.st_size
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        return
+    if is_sparse:
+        raise MediaError(
+            f"of its {status.st_size} bytes, {there} are on the disk; expected at least one in"
+            f" {round(1 / _LEAST_SHARE)}; download or copy it to its end"
+        )
+
+
 class OpenSource:
     """A source that is open to be read, as a context manager that closes it.
 
@@ -235,8 +339,9 @@ class OpenSource:
         stat: The `file_stat` that the file must have; empty for the one that it has now.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: It cannot be opened, or is no regular file.
         ValueError: No file can have this name.
+        MediaError: It has other bytes than its size says, or nearly none of them.
         SourceChanged: It is another file, or was written to.
     """
 
@@ -244,14 +349,16 @@ class OpenSource:
     """The `file_stat` that the file has as long as `check` raises nothing."""
 
     def __init__(self, path: str, stat: str = "") -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
-        self.stat = stat or file_stat(self._file.fileno())
-        if not _is_sealed(self._file.fileno()):
-            age = time.time() - os.stat(self._file.fileno()).st_ctime
-            time.sleep(min(max(0.0, SETTLED_SECONDS - age), SETTLED_SECONDS))  # another machine may have another clock
+        self._file = open(path, "rb", buffering=0, opener=regular_file)  # noqa: SIM115 - `__exit__` closes it
         try:
+            self.stat = stat or file_stat(self._file.fileno())
+            status = os.fstat(self._file.fileno())
+            if not _is_sealed(self._file.fileno()):
+                age = time.time() - status.st_ctime
+                time.sleep(min(max(0.0, SETTLED_SECONDS - age), SETTLED_SECONDS))  # other machines have other clocks
             self.check()
-        except SourceChanged:
+            _check_bytes(self._file.fileno(), status)
+        except BaseException:
             self._file.close()
             raise
 

@@ -252,15 +252,37 @@ def test_versions_lie_side_by_side_and_each_is_replaced_by_its_next_build(monkey
 def test_a_bundle_holds_weights_and_what_they_need_and_nothing_that_runs(tmp_path, weights):
     for name in ("modeling.py", "pytorch_model.bin", "optimizer.pt", "other.safetensors"):
         (weights / name).write_bytes(b"no part of it")
-    (weights / "model.safetensors").rename(tmp_path / "elsewhere")
-    (weights / "model.safetensors").symlink_to(tmp_path / "elsewhere")
+    (weights / "model.safetensors").rename(weights / "the weights")
+    (weights / "model.safetensors").symlink_to("the weights")
     path = build("clips", "caption", str(weights), tmp_path / "store", bundle=True, handlers=HANDLERS)
     needed = {"config.json", "generation_config.json", "processor_config.json", "tokenizer.json"}
     assert bundled_in(path) == {"model.safetensors", "tokenizer_config.json", *needed}
     with zipfile.ZipFile(path) as mar:
-        assert mar.read("weights/model.safetensors") == (tmp_path / "elsewhere").read_bytes()
+        assert mar.read("weights/model.safetensors") == (weights / "the weights").read_bytes()
     handler = settings_of(path)["handler"]
     assert (handler["model"], handler["revision"], handler["weights"]) == (str(weights), None, "weights")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_bundle_holds_nothing_that_a_link_leads_to_elsewhere(tmp_path, weights, name):
+    (weights / name).rename(tmp_path / "elsewhere")
+    (weights / name).symlink_to("../elsewhere")
+    with pytest.raises(
+        UsageError, match=f"{name}: expected only files of its own folder, .* got a link to .*elsewhere"
+    ):
+        build("clips", "caption", str(weights), tmp_path / "store", bundle=True, handlers=HANDLERS)
+    assert not [*(tmp_path / "store").iterdir()]
+    assert build("clips", "caption", str(weights), tmp_path / "store", handlers=HANDLERS).is_file()
+
+
+def test_links_of_the_cache_of_the_hub_are_followed_into_a_bundle(tmp_path, weights):
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "1f", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    weights.rename(blobs)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    path = build("clips", "caption", str(snapshot), tmp_path / "store", bundle=True, handlers=HANDLERS)
+    assert "model.safetensors" in bundled_in(path)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +368,16 @@ def an_index_without_a_map(weights: Path) -> None:
     (weights / "model.safetensors.index.json").write_text("{}")
 
 
+def a_shard_of_another_folder(weights: Path) -> None:
+    (weights / "model.safetensors").rename(weights.parent / "model.safetensors")
+    (weights / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
+
+
+def a_pipe(weights: Path) -> None:
+    (weights / "model.safetensors").unlink()
+    os.mkfifo(weights / "model.safetensors")
+
+
 def no_config(weights: Path) -> None:
     (weights / "config.json").unlink()
 
@@ -357,6 +389,8 @@ def no_config(weights: Path) -> None:
         (only_a_pickle, "other formats can run code and are not loaded"),
         (a_shard_is_missing, r"model-00002-of-00002\.safetensors is missing, damaged or cut short"),
         (an_index_without_a_map, r"index\.json is damaged"),
+        (a_shard_of_another_folder, r"expected names of files beside it, got '\.\./model\.safetensors'"),
+        (a_pipe, "not a regular file"),
         (no_config, r"expected a config\.json of transformers"),
     ],
 )

@@ -1,5 +1,6 @@
 """All commands have quick help, and errors that say what to do."""
 
+import errno
 import json
 import os
 import subprocess
@@ -47,6 +48,38 @@ def test_paths_are_utf_8_in_every_locale(tmp_path):
     environment = os.environ | ascii_locale | without_pth_files
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.stderr.startswith(f"reelscribe: {tmp_path}/Käse: expected the folder of a run")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "the memory is used up: end other programs"),
+        (OSError(errno.ENOMEM, "x"), "the memory is used up: end other programs"),
+        (OSError(errno.ENOSPC, "x", "/tmp/a"), "/tmp/a: a disk is full: make room"),
+        (OSError(errno.EMFILE, "x"), "too many files are open: allow more with `ulimit -n`"),
+        (BlockingIOError(errno.EAGAIN, "x"), "no more processes can be started"),
+        (RecursionError(), "something is nested too deeply"),
+    ],
+)
+def test_a_machine_that_has_no_more_of_something_is_one_line(tmp_path, monkeypatch, error, line):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("reelscribe.results.ledger_reader.LedgerReader.__enter__", fail)
+    (tmp_path / "ledger.sqlite").touch()
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "csv"])
+    assert (result.exit_code, result.stderr.startswith(f"reelscribe: {line}")) == (1, True), result.output
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_every_other_error_keeps_its_traceback(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSYS, "nobody expects this")
+
+    monkeypatch.setattr("reelscribe.results.ledger_reader.LedgerReader.__enter__", fail)
+    (tmp_path / "ledger.sqlite").touch()
+    with pytest.raises(OSError, match="nobody expects this"):
+        CliRunner().invoke(app, ["export", str(tmp_path), "--format", "csv"], catch_exceptions=False)
 
 
 def test_a_missing_package_is_named_with_what_to_install():

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from reelscribe.contract.source import Source
-from reelscribe.decode_pool.digest_queue import ATTEMPTS, FILES_TOGETHER, SMALL_BYTES, DigestQueue
+from reelscribe.decode_pool.digest_queue import ATTEMPTS, FILES_TOGETHER, LARGE_BYTES, SMALL_BYTES, DigestQueue
 from reelscribe.errors import DecoderDied, MediaError, StartupError
 from support.patience import PATIENCE
 
@@ -53,6 +53,26 @@ async def test_large_files_have_a_command_each_in_as_many_processes_as_may_compu
     processes = Processes()
     await processes.digests("a", "b", "c", size=SMALL_BYTES + 1, processes=2)
     assert processes.commands == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("names", [["large", "film"], ["short", "large", "film"]])
+async def test_a_file_of_terabytes_does_not_hold_up_others(names):
+    class OneIsSlow(Processes):
+        async def digest_files(self, paths):
+            self.commands.append(list(paths))
+            if "large" in paths:
+                await self.allowed.wait()
+            return [Source(path, 1, path) for path in paths]
+
+    processes = OneIsSlow()
+    queue = DigestQueue(processes.lend, 1)
+    sizes = {"short": 1, "large": LARGE_BYTES, "film": LARGE_BYTES - 1}
+    tasks = {name: asyncio.create_task(queue.digest(name, sizes[name])) for name in names}
+    assert (await asyncio.wait_for(tasks["film"], PATIENCE)).path == "film"
+    assert not tasks["large"].done()
+    processes.allowed.set()
+    await asyncio.wait_for(tasks["large"], PATIENCE)
+    assert processes.commands == [[name] for name in names]
 
 
 async def test_a_file_that_cannot_be_read_costs_the_others_nothing():

@@ -4,11 +4,14 @@ import json
 import os
 import resource
 import shutil
+import sqlite3
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from reelscribe._files import atomic_file
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.export.beside import NAME, write_beside
@@ -186,17 +189,37 @@ def test_a_read_only_folder_and_a_full_disk_cost_only_what_is_there(films):
 
 
 def test_what_is_put_there_in_the_meantime_stays(films, monkeypatch):
-    write = Path.write_bytes
+    @contextmanager
+    def write_slowly(*names, **options):
+        with atomic_file(*names, **options) as file:
+            (films / "film.en.srt").write_text("mine")
+            yield file
 
-    def write_slowly(path, content):
-        (films / "film.en.srt").write_text("mine")
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", write_slowly)
+    monkeypatch.setattr("reelscribe.export.beside.atomic_file", write_slowly)
     (line,) = beside(films, [speech(films / "film.mp4")], ["srt"]).failures
     assert "something else was put there" in line
     assert (films / "film.en.srt").read_text() == "mine"
     assert names(films) == {"film.en.srt"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("CREATE TRIGGER t AFTER INSERT ON written BEGIN DELETE FROM written; END", "trigger 't'"),
+        ("ALTER TABLE written ADD COLUMN x AS (hex(name))", "table 'written'"),
+    ],
+)
+def test_a_memory_of_somebody_else_is_not_written_to(films, statement, what):
+    beside(films, [speech(films / "film.mp4")], ["srt"])
+    path = films.parent / "out" / NAME
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+    before = path.read_bytes()
+    with pytest.raises(
+        OutputError, match=f"expected the tables that reelscribe makes, and no more, got another {what}"
+    ):
+        beside(films, [speech(films / "other.mp4")], ["srt"])
+    assert path.read_bytes() == before
 
 
 def test_the_command_says_what_it_did_and_that_something_failed(films):

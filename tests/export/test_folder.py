@@ -11,8 +11,8 @@ from reelscribe.export.folder import ExportFolder
 def test_folders_are_created_and_the_files_that_were_written_are_known(tmp_path):
     folder = ExportFolder(tmp_path / "new")
     path = tmp_path / "new" / "vtt" / "a.vtt"
-    with folder.file("vtt/a.vtt") as partial:
-        partial.write_text("content")
+    with folder.file("vtt/a.vtt") as file:
+        file.write(b"content")
         assert not path.exists()
         assert folder.written == []
     assert path.read_text() == "content"
@@ -22,8 +22,8 @@ def test_folders_are_created_and_the_files_that_were_written_are_known(tmp_path)
 
 def test_a_file_whose_block_fails_leaves_nothing_behind(tmp_path):
     folder = ExportFolder(tmp_path)
-    with pytest.raises(ZeroDivisionError), folder.file("a.csv") as partial:
-        partial.write_text("content")
+    with pytest.raises(ZeroDivisionError), folder.file("a.csv") as file:
+        file.write(b"content")
         raise ZeroDivisionError
     assert folder.written == []
     assert list(tmp_path.iterdir()) == []

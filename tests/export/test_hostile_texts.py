@@ -14,6 +14,8 @@ from support.exporting import cues, exported, record, rows, shown_by_ffmpeg, tra
 
 CONTROLS = [chr(code) for code in [*range(32), *range(0x7F, 0xA0)]]
 BIDI = [*map(chr, [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])]
+EMBEDDING = {*map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)])}
+NO_EMBEDDING = dict.fromkeys(map(ord, EMBEDDING))
 HOSTILE = [
     "\x1b[2J\x1b]0;owned\x07 x",
     "\x9b31mred",
@@ -39,10 +41,21 @@ def test_subtitles_show_hostile_texts_as_they_are(tmp_path):
     out = exported(tmp_path, [transcript_record("a.mp4", *HOSTILE)], "vtt", "srt", "ass")
     for path in (out / "vtt/a.mp4.vtt", out / "srt/a.mp4.srt"):
         assert not set(path.read_text()) & {*CONTROLS} - {"\n"}
-        assert [shown for _, _, shown in cues(path)] == [words(text) for text in HOSTILE]
+        assert [shown for _, _, shown in cues(path)] == [words(text.translate(NO_EMBEDDING)) for text in HOSTILE]
     assert "<" not in (out / "vtt/a.mp4.vtt").read_text()
     assert len(shown_by_ffmpeg(out / "srt/a.mp4.srt")) == len(HOSTILE)
     assert len(shown_by_ffmpeg(out / "ass/a.mp4.ass")) == len(HOSTILE)
+
+
+def test_no_text_orders_anew_what_stands_around_it(tmp_path):
+    mark, words = "\u200f\u061c\u200e", "مرحبا שלום \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 👩\u200d🚀"
+    value = transcript_record("a.mp4", f"{mark}{words}{''.join(EMBEDDING)}.exe", *EMBEDDING, "end")
+    value["segments"][0]["speaker"] = "\u202ebob"
+    out = exported(tmp_path, [value], "vtt", "srt", "ass", "txt", "rttm", "chapters", speaker_names=True)
+    for path in out.glob("*/*"):
+        content = path.read_text()
+        assert not set(content) & EMBEDDING
+        assert f"{mark}{words}.exe" in " ".join(content.split()) or path.suffix == ".rttm"
 
 
 def test_no_cell_of_csv_is_a_formula_or_obeyed_by_a_terminal(tmp_path):

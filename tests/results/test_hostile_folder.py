@@ -134,9 +134,12 @@ OTHERS = [
     ("DROP TABLE files", "a database of another program, which was left as it is"),
     (
         "CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM batches; END",
-        "it has a trigger or view, 't'; remove it",
+        "got another trigger 't'; put a copy of the file in its place",
     ),
-    ("CREATE VIEW v AS SELECT * FROM jobs", "it has a trigger or view, 'v'; remove it"),
+    ("CREATE VIEW v AS SELECT * FROM jobs", "got another view 'v'; put a copy"),
+    ("CREATE VIRTUAL TABLE t USING fts5 (words)", "got another table 't"),
+    ("CREATE INDEX i ON jobs (hex(sha256))", "got another index 'i'"),
+    ("ALTER TABLE jobs ADD COLUMN x AS (hex(sha256))", "got another table 'jobs'"),
 ]
 
 

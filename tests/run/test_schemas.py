@@ -49,6 +49,7 @@ def test_an_answer_that_fits_is_parsed_with_and_without_a_fence(answer):
         ("9" * 5000, "it is no JSON: "),
         ("[" * 100_000, "it has more than 100 arrays and objects inside each other"),
         ('{"what": ' * 101 + "1" + "}" * 101, "it has more than 100 arrays and objects inside each other"),
+        ('{"what": [' + "1," * 2**20 + "1]}", "it has 2097165 characters; expected at most 131072"),
         ("[]", r"it does not fit the schema: \$: \[\] is not of type 'object'"),
         ("{}", r"it does not fit the schema: \$: 'what' is a required property"),
         ('{"what": 5}', r"it does not fit the schema: \$.what: 5 is not of type 'string'"),

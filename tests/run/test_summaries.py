@@ -80,6 +80,10 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reaso
             answer(keywords=["k"] * 11),
             {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it "},
         ),
+        (
+            answer(keywords=["k"] * 500_000),
+            {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it has "},
+        ),
         ((400, {"error": "bad words"}), {"type": "RequestRefused", "message": "no summary: status 400: bad words"}),
     ],
 )

@@ -8,6 +8,7 @@ on the server: see `_check_files` and `_find_on_hub`.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import zipfile
@@ -20,6 +21,7 @@ import yaml
 from huggingface_hub import HfApi, errors, snapshot_download
 from safetensors import SafetensorError, safe_open
 
+from reelscribe._files import read_small_file, regular_file
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import default_handlers, pack_handler
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
@@ -260,7 +262,7 @@ def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -
 def _read_settings(path: Path) -> dict[str, Any]:
     """Read a YAML file with settings for TorchServe and the handler. Raises UsageError for any other file."""
     try:
-        settings = yaml.safe_load(path.read_text())
+        settings = yaml.safe_load(read_small_file(path))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected the settings of a handler") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -272,6 +274,20 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def _check_link(path: Path) -> None:
+    """Raise UsageError for a link that leads out of its folder, to what an archive would give away.
+
+    In the hub's cache, links lead from `snapshots/<commit>` to `blobs`.
+    """
+    folder, target = path.parent.resolve(), path.resolve()
+    allowed = [folder, folder.parent.parent / "blobs"] if folder.parent.name == "snapshots" else [folder]
+    if not any(target.is_relative_to(each) for each in allowed):
+        raise UsageError(
+            f"weights: {path}: expected only files of its own folder, as they go into the archive, got a link to"
+            f" {target}; put a copy in its place, or build without --bundle"
+        )
+
+
 def _add_files(files: Sequence[Path], archive: Path, folder: str) -> None:
     """Add weights to a folder of an archive, without compression, which would hardly make them smaller.
 
@@ -279,6 +295,7 @@ def _add_files(files: Sequence[Path], archive: Path, folder: str) -> None:
     """
     with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
         for path in files:
+            _check_link(path)
             mar.write(path, f"{folder}/{path.name}")
 
 
@@ -314,10 +331,10 @@ def _find_state_dict(path: Path, revision: str | None, kind: str) -> _Weights:
 def _check_state_dict(path: Path) -> None:
     """Raise UsageError for a file of weights that cannot be opened."""
     try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="numpy"):
-                return
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="numpy"):
+                    return
             if file.read(len(_OLD_TORCH)) != _OLD_TORCH:
                 zipfile.ZipFile(path).close()  # as torch saves them since 2020
     except (OSError, SafetensorError, zipfile.BadZipFile) as error:
@@ -370,6 +387,7 @@ def _check_files(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, 
     shards = _shards(directory, weights)
     for path in shards:
         try:
+            os.close(regular_file(path, os.O_RDONLY))  # `safe_open` would wait for the other end of a pipe
             with safe_open(path, framework="numpy"):
                 pass
         except (OSError, SafetensorError) as error:
@@ -388,15 +406,18 @@ def _shards(directory: Path, weights: str) -> list[Path]:
     if not index.exists():
         raise _no_safetensors(weights)
     try:
-        return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        names = sorted(set(json.loads(read_small_file(index))["weight_map"].values()))
+        if others := [name for name in names if os.path.basename(name) != name]:
+            raise ValueError(f"expected names of files beside it, got {others[0]!r}")
+        return [directory / name for name in names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
 
 
 def _architecture(config: Path, weights: str, kind: str) -> str:
     """Read the model's class from its config.json. Raises UsageError if this kind of handler cannot serve it."""
     try:
-        architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
+        architecture = (json.loads(read_small_file(config)).get("architectures") or ["nothing"])[0]
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"weights: {weights}: expected a config.json of transformers ({error})") from None
     if is_speech_architecture(architecture) != (kind == "speech"):

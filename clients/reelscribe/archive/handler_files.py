@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from reelscribe._files import read_small_file
 from reelscribe.errors import StartupError
 
 CONFIG_FILE = "model-config.yaml"
@@ -123,7 +124,7 @@ def _run_archiver(folder: Path, arguments: list[str]) -> None:
 def _imports(path: Path, handlers: Path) -> Iterator[str]:
     """Yield the full names of the modules that a file imports."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        tree = ast.parse(read_small_file(path), str(path))
     except (OSError, SyntaxError, ValueError) as error:
         raise StartupError(f"{path}: expected a Python file that can be read: {error}; put it right") from None
     for node in ast.walk(tree):

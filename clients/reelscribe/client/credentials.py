@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import aiohttp
 
 from reelscribe._web_addresses import checked_server_address
+from reelscribe._files import read_small_file
 from reelscribe.client.http_session import ask
 from reelscribe.errors import ServerError, UsageError
 
@@ -88,7 +89,7 @@ class Credentials:
             UsageError: The file is not a key file any more. The token from the last reading is kept.
         """
         try:
-            keys = self._read(self._path.read_text())
+            keys = self._read(read_small_file(self._path).decode())
             if "key" not in keys.get(self._api, {}):
                 raise ValueError(f"it has no {self._api} key")
             changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))

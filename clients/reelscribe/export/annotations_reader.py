@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from reelscribe._files import read_small_file, regular_file
 from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Turn, Utterance
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
@@ -18,6 +19,9 @@ from reelscribe.results.escaping import restore_path, to_json
 from reelscribe.results.records import Kind, Model
 
 T = TypeVar("T")
+
+MOST_LINE_BYTES = 2**30
+"""Largest line that is read as one. A video of a day with a caption for each frame has a third of it."""
 
 _HEAD = re.compile(r'\{"source": *')
 
@@ -222,7 +226,7 @@ def read_models(annotations: Path) -> dict[str, SavedModel]:
     """
     path = annotations.with_name(SETTINGS_NAME)
     try:
-        settings = json.loads(path.read_bytes())["settings"]
+        settings = json.loads(read_small_file(path))["settings"]
         return {key: _model(value["model"], value["settings"]) for key, value in settings.items()}
     except OSError as error:
         raise UsageError(
@@ -250,8 +254,8 @@ def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
         UsageError: The file cannot be read, or a line is not a record.
     """
     try:
-        with annotations.open("rb") as file:
-            for number, line in enumerate(file, 1):
+        with open(annotations, "rb", opener=regular_file) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), 1):
                 try:
                     parsed = parse(line)
                 except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -25,7 +25,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
-from reelscribe._files import atomic_file, file_stat
+from reelscribe._files import atomic_file, file_stat, regular_file
 from reelscribe.contract.speech import ENGLISH
 from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief
 from reelscribe.export.annotations_reader import (
@@ -233,7 +233,7 @@ class _Folders:
 
     def find(self, name: str) -> _There | None:
         with suppress(OSError):  # as a rule there is none
-            self._partial(name).unlink()  # of a process that was killed
+            Path(name).with_name(self._partial(name)).unlink()  # of a process that was killed
         try:
             mode = os.lstat(name).st_mode
         except FileNotFoundError:
@@ -242,22 +242,23 @@ class _Folders:
             kind = "symbolic link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "special file"
             raise FileExistsError(f"a {kind}; expected a file or nothing there; remove it")
         version = file_stat(name)
-        with open(name, "rb") as file:
+        with open(name, "rb", opener=regular_file) as file:
             return _There(hashlib.file_digest(file, "sha256").hexdigest(), version)
 
     def write(self, name: str, content: bytes, there: _There | None) -> None:
-        with atomic_file(Path(name), partial=self._partial(name)) as partial:
-            partial.write_bytes(content)
+        with atomic_file(name, partial=self._partial(name)) as file:
+            file.write(content)
+            file.flush()
             if file_stat(name) != (there.version if there else ""):
                 raise FileExistsError("something else was put there in the meantime; run the same command again")
 
-    def _partial(self, name: str) -> Path:
-        """Return where a file is while it is incomplete, the same in every run into the output folder.
+    def _partial(self, name: str) -> str:
+        """Return what a file is called while it is incomplete, the same in every run into the output folder.
 
-        Nobody else uses that path: one process at a time writes for an output folder (`_Memory`).
+        Nobody else uses that name: one process at a time writes for an output folder (`_Memory`).
         """
         key = hashlib.sha256(self._out + b"\0" + os.fsencode(name)).hexdigest()[:16]
-        return Path(name).with_name(f".reelscribe-{key}.partial")
+        return f".reelscribe-{key}.partial"
 
 
 class _Objects:

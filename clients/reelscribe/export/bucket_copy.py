@@ -22,7 +22,7 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import IO, NamedTuple, Self, TypeVar
 
-from reelscribe._files import FolderLock, atomic_file, file_stat
+from reelscribe._files import FolderLock, atomic_file, file_stat, regular_file
 from reelscribe.errors import (
     MediaError,
     NoSuchObject,
@@ -340,18 +340,17 @@ class BucketCopy:
         stored = self._retried(lambda: self._store.info(self._address + name))
         for suffix in ("-wal", "-shm"):  # of a database that somebody has deleted
             path.with_name(name + suffix).unlink(missing_ok=True)
-        with atomic_file(path, durable=True, partial=path.with_name(f".{name}.partial")) as partial:
-            with partial.open("w+b") as file:
+        with atomic_file(path, durable=True, partial=f".{name}.partial") as file:
 
-                def read_on() -> None:
-                    if file.tell() < stored.size:
-                        file.writelines(self._read(stored, file.tell()))
-                    if file.tell() < stored.size:
-                        raise StoreUnavailable("the store sends fewer bytes than it has told")
+            def read_on() -> None:
+                if file.tell() < stored.size:
+                    file.writelines(self._read(stored, file.tell()))
+                if file.tell() < stored.size:
+                    raise StoreUnavailable("the store sends fewer bytes than it has told")
 
-                self._retried(read_on)
-                file.seek(0)
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._retried(read_on)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
             self._memory.remember({name: _Sent(digest, "sent", stored.version)})
 
     # All files.
@@ -395,7 +394,7 @@ class BucketCopy:
         self._check_wanted()
         address = self._address_of(name)
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=regular_file) as file:
                 stat, digest = file_stat(file.fileno()), hashlib.file_digest(file, "sha256").hexdigest()
                 if sent is None or sent.sha256 != digest:
                     anything = StoredObject(address, 0, "")

@@ -22,6 +22,9 @@ from reelscribe.export.cue_rules import CueRules, CueSource
 from reelscribe.export.line_breaks import Phrase, Piece, cut_phrases, line_text, lines_of, pieces_of, width
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# They order anew what stands around them, also the times and texts of others. Languages that are written from right to
+# left need none of them within a line; the marks U+061C, U+200E and U+200F, which some texts need, stay.
+_EMBEDDING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 """A code of a language, such as "en" or "pt-BR". It becomes part of a name, and a server may say anything."""
 
@@ -81,8 +84,11 @@ def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line: white space and control characters become one space, and none is at its ends."""
-    return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
+    """Return a text on one line: white space and control characters become one space, and none is at its ends.
+
+    What would order the text around it anew is left out.
+    """
+    return " ".join(_EMBEDDING.sub("", _CONTROL_CHARACTER.sub(" ", text)).split())
 
 
 def player_milliseconds(time: float, start_seconds: float) -> int:

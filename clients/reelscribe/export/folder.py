@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
+from typing import IO
 
 from reelscribe._files import atomic_file, replace_folder
 from reelscribe.errors import UsageError
@@ -30,7 +31,7 @@ class ExportFolder:
         """The complete files, in the order in which they were completed."""
 
     @contextmanager
-    def file(self, name: str, *, listed: bool = True) -> Iterator[Path]:
+    def file(self, name: str, *, listed: bool = True) -> Iterator[IO[bytes]]:
         """Write a file that appears under its name only when it is complete.
 
         Args:
@@ -38,7 +39,7 @@ class ExportFolder:
             listed: Whether `written` gets it, which would be long with millions of files.
 
         Yields:
-            The path to write to, `<name>.partial`, which is removed if the block fails.
+            The open file to write to, `<name>.partial`, which is removed if the block fails.
 
         Raises:
             UsageError: The file cannot be written, or the block raised an OSError.
@@ -46,8 +47,8 @@ class ExportFolder:
         path = self.path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_file(path) as partial:
-                yield partial
+            with atomic_file(path) as file:
+                yield file
         except OSError as error:
             raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
         if listed:

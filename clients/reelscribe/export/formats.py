@@ -67,8 +67,8 @@ class _SourceFormat(_Format):
                 stem = f"{name}/{names.name_for(source.absolute_path)}"
                 for suffix, text in zip(self.suffixes, texts, strict=True):
                     if text:
-                        with folder.file(f"{stem}{suffix}") as partial_path:
-                            partial_path.write_text(text, encoding="utf-8", errors="backslashreplace")
+                        with folder.file(f"{stem}{suffix}") as file:
+                            file.write(text.encode(errors="backslashreplace"))
 
         return write
 
@@ -99,8 +99,7 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
     from pyarrow import CompressedOutputStream
 
     with (
-        folder.file(f"{annotations.name}.zst") as path,
-        path.open("wb") as file,
+        folder.file(f"{annotations.name}.zst") as file,
         CompressedOutputStream(file, "zstd") as compressed,  # a single frame: some readers end after the first
     ):
         for line in read_lines(annotations, bytes):

@@ -15,7 +15,7 @@ names in the file, and leave everything else in it as it is.
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -27,7 +27,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Table
 
-from reelscribe._files import atomic_file, locked_file
+from reelscribe._files import atomic_file, locked_file, read_small, read_small_file
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotations_reader import AnnotatedSource, FlaggedUtterance
 from reelscribe.export.cues import one_line, player_milliseconds
@@ -132,7 +132,7 @@ def read_speaker_names(folder: Path) -> SpeakerNames:
     """
     path = folder / NAME
     try:
-        return _parsed(path, path.read_bytes())
+        return _parsed(path, read_small_file(path))
     except FileNotFoundError:
         return SpeakerNames({}, {})
     except OSError as error:
@@ -175,10 +175,10 @@ def change_speaker_names(folder: Path, paths: Sequence[str], changes: Sequence[N
             raise UsageError(f"{each.speaker!r}: {rule}, got {brief(each.name)}; correct it, and save again")
     try:
         with locked_file(path) as file:
-            changed = _changed(path, file.read(), paths, changes)
-            with atomic_file(path, durable=True) as partial:
-                partial.write_text(changed, encoding="utf-8", newline="")
-                shutil.copymode(path, partial)
+            changed = _changed(path, read_small(file), paths, changes)
+            with atomic_file(path, durable=True) as new:
+                new.write(changed.encode())
+                os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     except OSError as error:
         reason = "a symbolic link" if path.is_symlink() else error.strerror or error
         expected = "expected a file and a folder that can be written to"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -262,10 +263,10 @@ def csv_writer(folder: ExportFolder, name: TableName) -> Iterator[WriteSource]:
     table = TABLES[name]
     columns = [column for column in table.columns if column.in_csv]
     with (
-        folder.file(f"{name}.csv") as path,
-        path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+        folder.file(f"{name}.csv") as file,
+        TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="") as text,
     ):
-        writer = csv.writer(file)
+        writer = csv.writer(text)
         writer.writerow(column.name for column in columns)
 
         def write(source: AnnotatedSource) -> None:
@@ -327,7 +328,7 @@ def _parts(folder: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
 
         def next_part() -> tuple[Any, Any]:
             part.close()
-            file = part.enter_context((folder / f"part-{next(numbers):05}.parquet").open("wb"))
+            file = part.enter_context((folder / f"part-{next(numbers):05}.parquet").open("xb"))
             return file, part.enter_context(parquet.ParquetWriter(file, schema, compression="zstd"))
 
         file, writer = next_part()  # a table without rows has a file, too, for its columns

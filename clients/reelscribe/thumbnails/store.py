@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from reelscribe._files import atomic_file, regular_file
 from reelscribe.errors import OutputError, UsageError
 
 NAME = "thumbnails"
@@ -116,9 +117,7 @@ class ThumbnailStore:
         """
         name = _file_name(seconds)
         with suppress(OSError), self._folder(sha256) as folder:
-            # O_NONBLOCK: opening a pipe that somebody has put there would wait for its other end.
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            with open(descriptor, "rb") as file:
+            with open(regular_file(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
                 webp = file.read(MOST_PICTURE_BYTES + 1)
             return webp if 0 < len(webp) <= MOST_PICTURE_BYTES else None
         return None
@@ -150,7 +149,9 @@ class ThumbnailStore:
                 names = os.listdir(folder)
                 if len(names) >= MOST_PICTURES and name not in names:
                     raise OutputError(f"{self._out / NAME}: expected at most {MOST_PICTURES} thumbnails of a source")
-                _write_atomically(name, folder, webp)
+                # Several processes may make the same thumbnail.
+                with atomic_file(name, partial=f".{name}.{os.getpid()}.partial", dir_fd=folder) as file:
+                    file.write(webp)
         except OSError as error:
             raise OutputError(f"{self._out / NAME}: a thumbnail cannot be written: {error.strerror}") from None
         self._used[prefix] += len(webp)
@@ -222,21 +223,6 @@ def _opened(out: Path, names: Sequence[str], *, create: bool = False) -> Iterato
             folder = os.open(name, _FOLDER, dir_fd=folder)
             stack.callback(os.close, folder)
         yield folder
-
-
-def _write_atomically(name: str, folder: int, content: bytes) -> None:
-    """Write a file of an open folder under another name, and rename it. Nobody can have put a link there."""
-    partial = f".{name}.{os.getpid()}.partial"  # several processes may make the same thumbnail
-    with suppress(FileNotFoundError):
-        os.unlink(partial, dir_fd=folder)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.unlink(partial, dir_fd=folder)
-        raise
 
 
 def _parts(sha256: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 
+from reelscribe._files import read_small_file
 from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.errors import UsageError
 from reelscribe.storage.address import looks_like_address
@@ -89,8 +90,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self.table = tomllib.loads(read_small_file(path).decode())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             raise UsageError(f"{path}: expected a file in the format TOML: {error}") from None
 
     def check(self, root: Any) -> None:

@@ -19,6 +19,9 @@ examples of it, at which `str.format` would fail."""
 
 _FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
 _FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
+MOST_ANSWER_CHARACTERS = 2**17
+"""Largest answer that is parsed as JSON, in characters; models write a tenth of it. It is checked in the event loop,
+which would wait for some minutes until millions of keywords are compared with a schema."""
 _QUOTED_LETTERS = 2000
 """The most letters of an answer that are quoted to the model."""
 _MOST_LEVELS = 100
@@ -139,12 +142,14 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
         The parsed JSON.
 
     Raises:
-        AnswerRefused: It is no JSON, or does not fit.
+        AnswerRefused: It is too long, no JSON, or does not fit.
         UsageError: The schema refers to something that it does not have.
     """
     import jsonschema
     import referencing.exceptions
 
+    if len(text) > MOST_ANSWER_CHARACTERS:
+        raise AnswerRefused(f"it has {len(text)} characters; expected at most {MOST_ANSWER_CHARACTERS}")
     fenced = _FENCE.match(text.strip())
     try:
         # Python reads numbers that JSON does not have, and SQLite would not read the ledger any more.

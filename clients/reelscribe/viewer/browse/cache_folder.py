@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from reelscribe._files import try_lock
+from reelscribe._files import regular_file, try_lock
 from reelscribe.viewer.index.databases import NAME as INDEX_NAME
 
 NAME = ".browse"
@@ -72,7 +72,7 @@ def _locked(folder: Path) -> IO[str]:
     folder.mkdir(exist_ok=True)
     _refuse_links(folder)
     # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = regular_file(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     lock = open(descriptor, "a")  # noqa: SIM115 - it is kept open
     if not try_lock(lock):
         lock.close()

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from reelscribe._files import read_small_file
 from reelscribe.errors import OutputError, UsageError, brief
 from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
 from reelscribe.results.annotations import SETTINGS_NAME
@@ -44,7 +45,6 @@ LINES_A_SECTION = 2000
 one time are in one section, of which twice as many are shown."""
 
 _MOST_WORDS = 50 * LINES_A_SECTION  # of a page, that are marked as they are said; each is an element
-_MOST_SETTINGS_BYTES = 2**24
 _MOST_VALUE_CHARACTERS = 2000
 
 
@@ -145,9 +145,8 @@ class SourcePage:
                     return {
                         used.id: {"model": vars(used.model), "settings": used.settings} for used in ledger.settings()
                     }
-            with (self._out / SETTINGS_NAME).open("rb") as file:
-                settings = json.loads(file.read(_MOST_SETTINGS_BYTES))["settings"]
-                return settings if isinstance(settings, dict) else {}
+            settings = json.loads(read_small_file(self._out / SETTINGS_NAME))["settings"]
+            return settings if isinstance(settings, dict) else {}
         except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 

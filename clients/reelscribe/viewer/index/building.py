@@ -10,10 +10,12 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
 
+from reelscribe._files import regular_file
 from reelscribe.errors import OutputError
 from reelscribe.viewer.index.databases import (
     ANNOTATIONS,
@@ -117,11 +119,11 @@ def iter_lines(file: IO[bytes], start: int, stop: int) -> Iterator[Line]:
         position += size
 
 
-def build(annotations: Path, size: int, folder: Path) -> Built:
+def build(annotations: Path | None, size: int, folder: Path) -> Built:
     """Build the index of a file of records.
 
     Args:
-        annotations: Path of annotations.jsonl.
+        annotations: Path of annotations.jsonl; None if there is none.
         size: How much of it is read, in bytes.
         folder: A folder that exists and is empty.
 
@@ -171,7 +173,7 @@ def stop_building(folder: Path) -> None:
         (folder / _STOP_NAME).touch()
 
 
-def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int) -> _Shard:
+def _build_shard(annotations: Path | None, folder: Path, limits: list[int], shard: int) -> _Shard:
     """Index the lines that begin in a range of bytes: their texts, and rows of their sources in another database."""
     first = shard * DOCS_OF_SHARD
     docs, bad_lines, example = 0, 0, ""
@@ -179,7 +181,7 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
     texts: list[tuple[int, str]] = []
     stop = folder / _STOP_NAME
     with (
-        annotations.open("rb", buffering=2**20) as file,
+        open(annotations, "rb", buffering=2**20, opener=regular_file) if annotations else BytesIO() as file,
         closing(new_database(folder / texts_name(shard))) as words,
         closing(new_database(folder / _rows_name(shard))) as sources,
     ):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reelscribe._files import regular_file
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.results.escaping import escape_surrogates
 from reelscribe.results.records import FinishedSource, Kind
@@ -51,7 +52,7 @@ def compare_lines(
     lines = ComparedLines()
     if not stamp:
         return lines
-    with annotations.open("rb", buffering=2**20) as file:
+    with open(annotations, "rb", buffering=2**20, opener=regular_file) as file:
         for line in iter_lines(file, 0, stamp[1]):
             check()
             doc = known.get(digest_of(line.content)) if line.content else None

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from reelscribe._files import regular_file
+from reelscribe.results.schema import other_than_made
 from reelscribe.viewer.index.source_row import SourceRow
 
 VERSION = 4
@@ -52,8 +54,6 @@ CREATE INDEX by_path ON sources (path, seconds, failures, state, missing, error_
 _WORD_TABLE = """
 CREATE VIRTUAL TABLE texts USING fts5 (words, content = '', columnsize = 0, detail = full, tokenize = 'ascii');
 """
-
-_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 # While it is built, words are kept in memory up to this many bytes, and what was written is not merged.
 _HASH_BYTES = 2**24
@@ -161,7 +161,7 @@ def check_tables(folder: Path) -> IndexState:
         OSError, sqlite3.Error, ValueError, KeyError: It has not.
     """
     with closing(open_database(folder / LIBRARY_NAME)) as library:
-        _check_schema(library, make_sources, make_library)
+        _check_schema(library, _make_whole_library)
         if library.execute("PRAGMA user_version").fetchone() != (VERSION,):
             raise ValueError("another version")
         state = load_state(library)
@@ -176,14 +176,15 @@ def check_tables(folder: Path) -> IndexState:
     return state
 
 
-def _check_schema(database: sqlite3.Connection, *makers: Callable[[sqlite3.Connection], None]) -> None:
-    """Raise ValueError if a database has not the very tables and indexes that some functions make."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as expected:
-        for make in makers:
-            make(expected)
-        found = [each.execute(_SCHEMA).fetchall() for each in (database, expected)]
-    if found[0] != found[1]:
-        raise ValueError("other tables than expected")
+def _make_whole_library(database: sqlite3.Connection) -> None:
+    make_sources(database)
+    make_library(database)
+
+
+def _check_schema(database: sqlite3.Connection, make: Callable[[sqlite3.Connection], None]) -> None:
+    """Raise ValueError if a database has not the very tables and indexes that a function makes."""
+    if other := other_than_made(database, make):
+        raise ValueError(f"expected other tables, got another {other}")
 
 
 def is_damage(error: BaseException) -> bool:
@@ -197,7 +198,7 @@ def is_damage(error: BaseException) -> bool:
 def open_journal(folder: Path, *, write: bool = False) -> int:
     """Open the records of the ledger in the folder of an index, and return the descriptor. Links are not followed."""
     mode = os.O_RDWR | os.O_APPEND | os.O_CREAT if write else os.O_RDONLY
-    return os.open(folder / JOURNAL_NAME, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    return regular_file(folder / JOURNAL_NAME, mode | os.O_NOFOLLOW)
 
 
 def open_database(path: Path, *, write: bool = False) -> sqlite3.Connection:

@@ -13,6 +13,7 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import Self
 
+from reelscribe._files import regular_file
 from reelscribe.errors import OutputError, printable
 from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import NAME as ANNOTATIONS_NAME
@@ -209,11 +210,14 @@ class SourceIndex:
     def _use(self, state: IndexState) -> None:
         """Open the databases of an index that is complete, to write to them."""
         # The file is only read where digests say so; if it is another one by now, the next refresh will find that.
-        self._file = os.open(self._annotations if state.stamp else os.devnull, os.O_RDONLY)
+        self._file = self._open_annotations(state.stamp)
         self._opened = IndexWriter(self._folder / NAME, state)
         self._build = Build(state.shards)
         self._finished, self._ledger_stamp = {}, ()
         self._changed()
+
+    def _open_annotations(self, stamp: tuple[int, ...]) -> int:
+        return regular_file(self._annotations, os.O_RDONLY) if stamp else os.open(os.devnull, os.O_RDONLY)
 
     def _rebuild(self) -> None:
         """Build the index anew from annotations.jsonl, and use it; the earlier one is used until then."""
@@ -224,7 +228,7 @@ class SourceIndex:
         try:
             self._check_stop()
             stamp = stamp_of(self._annotations)
-            built = build(self._annotations if stamp else Path(os.devnull), stamp[1] if stamp else 0, self._new)
+            built = build(self._annotations if stamp else None, stamp[1] if stamp else 0, self._new)
             state = IndexState(stamp, built.shards, built.next_doc, built.docs, built.bad_lines, built.example)
             with closing(open_database(self._new / LIBRARY_NAME, write=True)) as library:
                 save_state(library, state)
@@ -299,7 +303,7 @@ class SourceIndex:
                         bad_lines += 1
                         example = example or f"the line at byte {line.start:,}: {error}"
 
-        with self._annotations.open("rb") if stamp else open(os.devnull, "rb") as file:
+        with open(self._open_annotations(stamp), "rb") as file:
             new = writer.add_texts(indexed())
             with self._lock:
                 assert self._file is not None

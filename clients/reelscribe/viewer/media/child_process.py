@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from reelscribe.errors import DecoderDied, MediaError
@@ -45,13 +45,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 def messages(
-    module: str, request: dict[str, Any], *, cancelled: threading.Event | None = None, seconds: float = MOST_SECONDS
+    module: str,
+    request: dict[str, Any],
+    *,
+    files: Sequence[int] = (),
+    cancelled: threading.Event | None = None,
+    seconds: float = MOST_SECONDS,
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Run a module in a child, and kill the child when the iterator ends, however it ends.
 
     Args:
         module: Name of a module that calls `serve`.
         request: What it is asked, as JSON.
+        files: Descriptors of open files that the child gets, under the same numbers.
         cancelled: Set by another thread to give up; None if nobody does.
         seconds: Longest time that the child works, in seconds.
 
@@ -68,6 +74,7 @@ def messages(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        pass_fds=files,
         start_new_session=True,  # Ctrl-C is for the parent to handle
     ) as child:
         try:

@@ -65,10 +65,10 @@ def make_preview(source: Path, destination: Path, *, cancelled: threading.Event 
         OutputError: The preview cannot be written.
     """
     try:
-        with atomic_file(destination) as partial:
-            request = {"path": str(source), "out": str(partial)}
+        with atomic_file(destination) as file:
+            request = {"path": str(source), "out": file.fileno()}
             for message, _ in child_process.messages(
-                "reelscribe.viewer.media.preview_maker", request, cancelled=cancelled
+                "reelscribe.viewer.media.preview_maker", request, files=[file.fileno()], cancelled=cancelled
             ):
                 if "unwritable" in message:
                     raise OutputError(f"{destination}: a preview cannot be written: {message['unwritable']}")

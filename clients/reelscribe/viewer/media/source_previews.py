@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock
 
+from reelscribe._files import regular_file
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.viewer.index.source_row import SourceRow
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused, OpenMedia
@@ -51,9 +52,7 @@ class SourcePreviews:
             row: The row of the source in the index.
         """
         try:
-            # O_NONBLOCK: opening a pipe that somebody has put there would wait for its other end.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(self._path(row), flags)
+            descriptor = regular_file(self._path(row), os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         except OSError as error:

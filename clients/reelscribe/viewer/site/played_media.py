@@ -9,6 +9,7 @@ from io import RawIOBase
 from pathlib import Path
 from urllib.parse import quote
 
+from reelscribe._files import regular_file
 from reelscribe.export.folder import ExportFolder
 from reelscribe.viewer.index.source_row import SourceRow, path_bytes
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused
@@ -70,7 +71,7 @@ class PlayedMedia:
         path = self._folder.path / self._root / name
         if path.is_symlink() or not path.is_file() or path.stat().st_size != row.bytes or not row.content:
             return False
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
             same = hashlib.file_digest(file, "sha256").hexdigest() == row.content
         self.kept += same
         return same
@@ -79,7 +80,7 @@ class PlayedMedia:
         media = self._files.open(row)
         with open(media.descriptor, "rb", buffering=0) as source:
             digest, size = hashlib.sha256(), 0
-            with self._folder.file(f"{self._root}/{name}", listed=False) as partial, partial.open("wb") as copy:
+            with self._folder.file(f"{self._root}/{name}", listed=False) as copy:
                 while block := _read(source, row):
                     digest.update(block)
                     size += copy.write(block)

@@ -157,8 +157,8 @@ class SearchIndex:
             name: Its name.
             value: What it holds, from `script`.
         """
-        with self._folder.file(f"{self._path}/{name}.js", listed=False) as partial:
-            partial.write_text(f'reelscribe.piece("{name}", {value});\n', encoding="utf-8")
+        with self._folder.file(f"{self._path}/{name}.js", listed=False) as file:
+            file.write(f'reelscribe.piece("{name}", {value});\n'.encode())
         self._names.add(f"{name}.js")
 
     def _save_run(self) -> None:

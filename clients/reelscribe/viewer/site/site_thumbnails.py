@@ -49,8 +49,8 @@ class SiteThumbnails:
         times = []
         for seconds, webp in self._thumbnails(row, video=video):
             name = f"{self._root}/{THUMBNAILS}/{row.id}/{thumbnail_name(seconds)}"
-            with self._folder.file(name, listed=False) as partial:
-                partial.write_bytes(webp)
+            with self._folder.file(name, listed=False) as file:
+                file.write(webp)
             times.append(seconds)
         self._remove_others(row.id, times)
         self.written += len(times)

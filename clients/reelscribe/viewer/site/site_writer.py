@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reelscribe._files import read_small_file
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.speakers import SpeakerNames, read_speaker_names
@@ -61,7 +62,7 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
             written.
     """
     models = read_models(annotations)
-    settings = json.loads(annotations.with_name(SETTINGS_NAME).read_bytes())["settings"]
+    settings = json.loads(read_small_file(annotations.with_name(SETTINGS_NAME)))["settings"]
     common_folder = common_folder_of(read_lines(annotations, source_path))
     names = read_speaker_names(options.run)
     with SearchIndex(folder, ROOT) as index, CardFile() as cards:
@@ -147,8 +148,8 @@ class _SourcePages:
                     written.add(self._links.library(view.query))
                     self._write(self._links.library(view.query), self._renderer.library(view))
         for name in sorted(self._links.static_names):
-            with self._folder.file(f"{ROOT}/{STATIC}/{name}", listed=False) as partial_path:
-                partial_path.write_bytes((STATIC_FILES / name).read_bytes())
+            with self._folder.file(f"{ROOT}/{STATIC}/{name}", listed=False) as file:
+                file.write((STATIC_FILES / name).read_bytes())
         self._write("index.html", home, listed=True)  # all that it leads to is there
         self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
         self._folder.remove(ROOT, _LIBRARY_PAGE, written)
@@ -190,8 +191,8 @@ class _SourcePages:
         self._index.add(page, _texts(view, number))
 
     def _write(self, name: str, text: str, *, listed: bool = False) -> None:
-        with self._folder.file(f"{ROOT}/{name}", listed=listed) as partial_path:
-            partial_path.write_text(text, encoding="utf-8")
+        with self._folder.file(f"{ROOT}/{name}", listed=listed) as file:
+            file.write(text.encode())
 
 
 def _in_bytes(number: int) -> str:
