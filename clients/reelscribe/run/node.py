@@ -14,11 +14,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
-from reelscribe.contract.outcomes import Segment, SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import INDEXED_SUFFIXES, Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
@@ -28,12 +28,14 @@ from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.planned import for_source
-from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies, source_error
+from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies
 from reelscribe.storage.address import file_of, is_member, is_stored, suffix
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
 
 OnMessage = Callable[[FromNode], None]
+
+T = TypeVar("T")
 
 SOURCES_AHEAD = 2 * FETCHES
 """Number of sources in stores that are being fetched, or are about to be. Others wait until these are done with it."""
@@ -287,8 +289,8 @@ def why_unseen(path: str) -> str | None:
         return str(error)
 
 
-async def _why_unseen(paths: list[str]) -> list[str | None]:
-    return await asyncio.to_thread(lambda: [why_unseen(path) for path in paths])
+async def _why_unseen(paths: list[str]) -> Sequence[str | Exception | None]:
+    return await asyncio.to_thread(_of_each, why_unseen, paths)
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,8 @@ class Annotator:
     async def annotate(self, path: str, stat: str, options: str) -> Annotated:
         """Caption and transcribe a source, except for what the store already holds, and save that it is done.
 
-        If the source cannot be read, or a model refuses its content, that is its error.
+        If the source cannot be read, or a model refuses its content, that is its error. So is whatever nobody has
+        expected; this is the one place where it ends.
 
         Args:
             path: Path or address of the source.
@@ -356,10 +359,13 @@ class Annotator:
                     raise source.ranges.failure
                 await self._store.save_source(source.at_rest, jobs)
             return Annotated(source.at_rest, jobs)
-        except MediaError as error:
+        except Stopped:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are done
+            unreadable = source_error(error, path)
             self._first_track.raise_if_stopping()
-            await self._store.save_unreadable(path, source_error(error))
-            return Annotated(Source(path), unreadable=source_error(error))
+            await self._store.save_unreadable(path, unreadable)
+            return Annotated(Source(path), unreadable=unreadable)
 
     async def _digest(self, path: str) -> Source:
         """Return the source with its size and digest, from the store if the file has not changed since."""
@@ -512,6 +518,17 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         await cancel_all(tasks)
 
 
-async def _file_stats(paths: list[str]) -> list[str]:
+async def _file_stats(paths: list[str]) -> Sequence[str | Exception]:
     """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
-    return await asyncio.to_thread(lambda: [file_stat(path) for path in paths])
+    return await asyncio.to_thread(_of_each, file_stat, paths)
+
+
+def _of_each(ask: Callable[[str], T], paths: Sequence[str]) -> list[T | Exception]:
+    """Return what is found out about each file, or the error of that."""
+    found: list[T | Exception] = []
+    for path in paths:
+        try:
+            found.append(ask(path))
+        except Exception as error:  # noqa: BLE001 - it is that of one file
+            found.append(error)
+    return found
