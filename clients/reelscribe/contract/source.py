@@ -50,8 +50,8 @@ def content_name(key: str) -> str:
 
 
 def is_key(value: object) -> bool:
-    """Return whether a value can be the key of results: at most 64 hexadecimal digits, maybe after `VERSION_KEY`."""
-    return isinstance(value, str) and re.fullmatch(f"({VERSION_KEY})?[0-9a-f]{{1,64}}", value) is not None
+    """Return whether a value can be the key of results: 64 hexadecimal digits, maybe after `VERSION_KEY`."""
+    return isinstance(value, str) and re.fullmatch(f"({VERSION_KEY})?[0-9a-f]{{64}}", value) is not None
 
 
 def digest_in(key: str | None) -> str | None:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
@@ -34,8 +34,6 @@ from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
 
 OnMessage = Callable[[FromNode], None]
-
-T = TypeVar("T")
 
 SOURCES_AHEAD = 2 * FETCHES
 """Number of sources in stores that are being fetched, or are about to be. Others wait until these are done with it."""
@@ -289,8 +287,8 @@ def why_unseen(path: str) -> str | None:
         return str(error)
 
 
-async def _why_unseen(paths: list[str]) -> Sequence[str | Exception | None]:
-    return await asyncio.to_thread(_of_each, why_unseen, paths)
+async def _why_unseen(paths: list[str]) -> list[str | None]:
+    return await asyncio.to_thread(lambda: [why_unseen(path) for path in paths])
 
 
 @dataclass(frozen=True)
@@ -519,16 +517,15 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
 
 
 async def _file_stats(paths: list[str]) -> Sequence[str | Exception]:
-    """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
-    return await asyncio.to_thread(_of_each, file_stat, paths)
+    """Return the `file_stat` of files, or the error of one.
 
+    A disk that does not answer stops it, as it would soon stop many threads.
+    """
 
-def _of_each(ask: Callable[[str], T], paths: Sequence[str]) -> list[T | Exception]:
-    """Return what is found out about each file, or the error of that."""
-    found: list[T | Exception] = []
-    for path in paths:
+    def stat_of(path: str) -> str | Exception:
         try:
-            found.append(ask(path))
-        except Exception as error:  # noqa: BLE001 - it is that of one file
-            found.append(error)
-    return found
+            return file_stat(path)
+        except Exception as error:  # noqa: BLE001 - it is not that of the other files
+            return error
+
+    return await asyncio.to_thread(lambda: [stat_of(path) for path in paths])
