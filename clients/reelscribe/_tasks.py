@@ -51,11 +51,12 @@ class CallBatcher(Generic[Item, Answer]):
             except Exception as error:  # noqa: BLE001 - any error must reach those who wait
                 answers = [error] * len(waiting)
             for (_, future), answer in zip(waiting, answers, strict=True):
-                _resolve(future, answer)
+                resolve(future, answer)
 
 
-def _resolve(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # it was cancelled
+def resolve(future: asyncio.Future[Any], answer: Any) -> None:
+    """Give a future its answer, which is an exception for one that fails; nothing happens if it was cancelled."""
+    if future.done():
         return
     if isinstance(answer, Exception):
         future.set_exception(answer)

@@ -246,6 +246,18 @@ class OutputError(ReelscribeError):
     """Results cannot be saved: the disk is full, permission is missing, or the folder belongs to another run."""
 
 
+def is_of_one_source(error: BaseException) -> bool:
+    """Return whether an error is about one source alone, so that a run goes on without it.
+
+    That is what cannot be read or packed, and whatever nobody has expected. All other errors that reelscribe raises on
+    purpose are about the run, such as a full disk or a server that is gone.
+
+    Args:
+        error: What was raised by the work on a source.
+    """
+    return isinstance(error, (MediaError, RequestError)) or not isinstance(error, ReelscribeError)
+
+
 def missing_package(package: str, extra: str) -> str:
     """Say that a package is missing, and which command installs it, for an error message.
 

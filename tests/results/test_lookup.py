@@ -31,21 +31,27 @@ async def test_what_is_found_of_files_is_what_each_job_is(tmp_path):
     """A file that is done, one that is half done, one that failed, a copy, and one without a job."""
     async with Ledger(tmp_path) as ledger:
         every, second = [await ledger.settings_id({"model": "m", "every": k}) for k in (1, 2)]
-        digests = {"done.mp4": "00", "half.mp4": "11", "failed.mp4": "22", "copy.mp4": "00", "new.mp4": "33"}
+        digests = {
+            "done.mp4": "00" * 32,
+            "half.mp4": "11" * 32,
+            "failed.mp4": "22" * 32,
+            "copy.mp4": "00" * 32,
+            "new.mp4": "33" * 32,
+        }
         for path, sha256 in digests.items():
             await ledger.save_digest(path, f"stat of {path}", Source(path, 5, sha256))
         for sha256, batches in {
-            "00": [batch(0, 40)],
-            "11": [batch(0, 10), batch(20, 30)],
-            "22": [batch(0, 10), batch(10, 40, failures=[Failure(10, 1.0, "refused")])],
+            "00" * 32: [batch(0, 40)],
+            "11" * 32: [batch(0, 10), batch(20, 30)],
+            "22" * 32: [batch(0, 10), batch(10, 40, failures=[Failure(10, 1.0, "refused")])],
         }.items():
             job = await ledger.job(sha256, every)
             await ledger.save_opened(job.id, AUDIO, 40)
             for each in batches:
                 await ledger.save_batch(job.id, each)
-        await finish(ledger, Source("done.mp4", 5, "00"), every)
-        await finish(ledger, Source("failed.mp4", 5, "22"), every, REFUSED)
-        await ledger.job("11", second)
+        await finish(ledger, Source("done.mp4", 5, "00" * 32), every)
+        await finish(ledger, Source("failed.mp4", 5, "22" * 32), every, REFUSED)
+        await ledger.job("11" * 32, second)
 
         await ledger.save_unreadable("bad.mp4", REFUSED)
         await ledger.save_header("bad.mp4", "stat of bad.mp4", Header(2.5, 25.0))
@@ -79,9 +85,9 @@ async def test_nothing_is_added_and_a_path_need_not_be_absolute_or_utf_8(tmp_pat
     async with Ledger(tmp_path) as ledger:
         assert await ledger.look_up([]) == []
         assert await ledger.look_up([AskedFile("a.mp4", "stat", {})]) == [KnownFile()]
-        await ledger.save_digest(name, "stat", Source(name, 5, "00"))
+        await ledger.save_digest(name, "stat", Source(name, 5, "00" * 32))
         for path in (name, str(tmp_path / name), f"x/../{name}"):
-            assert await ledger.look_up([AskedFile(path, "stat", {"captions": "{}"})]) == [KnownFile("00")]
+            assert await ledger.look_up([AskedFile(path, "stat", {"captions": "{}"})]) == [KnownFile("00" * 32)]
     with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
         assert database.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
     database.close()
@@ -99,8 +105,8 @@ async def test_a_page_of_files_takes_a_few_queries(tmp_path: Path, monkeypatch):
     async with Ledger(tmp_path) as ledger:
         settings = await ledger.settings_id({"model": "m"})
         for k in range(300):
-            ledger.save_digest(f"{k}.mp4", "stat", Source(f"{k}.mp4", 5, f"{k:02x}"))
-            ledger.job(f"{k:02x}", settings)
+            ledger.save_digest(f"{k}.mp4", "stat", Source(f"{k}.mp4", 5, f"{k:064x}"))
+            ledger.job(f"{k:064x}", settings)
         await ledger.look_up([])
         statements.clear()
         models = {"captions": settings_text({"model": "m"})}
@@ -114,9 +120,9 @@ async def test_each_file_has_the_jobs_of_its_own_models(tmp_path):
     german, french = ({"model": "m", "language": language} for language in ("de", "fr"))
     async with Ledger(tmp_path) as ledger:
         for path in ("a.mp4", "b.mp4"):
-            await ledger.save_digest(path, "stat", Source(path, 5, "00"))
-            await finish(ledger, Source(path, 5, "00"), await ledger.settings_id(german))
-        await ledger.job("00", await ledger.settings_id(french))
+            await ledger.save_digest(path, "stat", Source(path, 5, "00" * 32))
+            await finish(ledger, Source(path, 5, "00" * 32), await ledger.settings_id(german))
+        await ledger.job("00" * 32, await ledger.settings_id(french))
         models = {"captions": settings_text(german)}, {"captions": settings_text(french)}
         asked = (AskedFile(path, "stat", each) for path, each in zip(("a.mp4", "b.mp4"), models, strict=True))
         one, other = await ledger.look_up([*asked])

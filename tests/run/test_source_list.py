@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -64,6 +65,50 @@ def test_a_table_in_parquet_is_read_in_batches(tmp_path):
     assert json.loads(found[-1].extra) == {"day": "2019-04-14"}
 
 
+def parquet(path, columns: dict, **options) -> str:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
+    return str(path)
+
+
+def test_a_cell_that_python_cannot_have_costs_its_row_alone(tmp_path):
+    types = [pyarrow.timestamp("us"), pyarrow.timestamp("us", tz="UTC"), pyarrow.timestamp("us", tz="Mars/Base")]
+    columns = {f"column {k}": pyarrow.array([0, 2**60, 1], kind) for k, kind in enumerate(types[:2])}
+    listed = parquet(tmp_path / "films.parquet", {"path": ["a.mp4", "b.mp4", "c.mp4"], **columns})
+    assert [row.name for row in SourceList(listed).rows()] == ["a.mp4", f"{listed}:2", "c.mp4"]
+    listed = parquet(tmp_path / "mars.parquet", {"path": ["a.mp4"], "day": pyarrow.array([0], types[2])})
+    (row,) = SourceList(listed).rows()
+    assert row.problem.startswith("the column 'day': expected a value that can be read")
+
+
+def test_a_cell_that_stands_for_much_more_than_its_bytes_takes_little_memory(tmp_path):
+    count = 200
+    cells = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, "int32"), pyarrow.array(["x" * 2**20]))
+    listed = parquet(tmp_path / "films.parquet", {"path": ["a.mp4"] * count, "x": cells}, compression="zstd")
+    tracemalloc.start()
+    try:
+        problems = {row.problem for row in SourceList(listed).rows()}
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert problems == {
+        "the column 'x': expected a value that can be read: 'at most 65,536 bytes, got 1,048,576'",
+    }
+    assert peak < 10_000_000
+
+
+def test_rows_before_the_damage_of_a_table_are_used(tmp_path):
+    names = [f"{k}.mp4" for k in range(1000)]
+    listed = parquet(
+        tmp_path / "films.parquet", {"path": names}, row_group_size=2 * source_list.ROWS_AT_ONCE, compression="zstd"
+    )
+    content = (tmp_path / "films.parquet").read_bytes()
+    place = content.rindex(b"\x28\xb5\x2f\xfd")  # a frame of zstd
+    (tmp_path / "films.parquet").write_bytes(content[:place] + bytes(8) + content[place + 8 :])
+    *whole, last = SourceList(listed).rows()
+    assert [row.name for row in whole] == names[: 2 * source_list.ROWS_AT_ONCE]
+    assert last.problem.startswith("neither this row nor those after it can be read: expected a Parquet file")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -120,6 +165,13 @@ def test_a_long_line_takes_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(source_list, "MOST_BYTES", 1000)
     found = rows(tmp_path / "list", b"x" * 1_000_000 + b"\n" + b"y" * 1000)
     assert [bool(row.problem) for row in found] == [True, False]
+
+
+def test_a_row_of_many_lines_takes_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_list, "MOST_BYTES", 1000)
+    bad, *_, last = rows(tmp_path / "films.csv", 'path,a\nb,"' + 'y\n","' * 1000 + "\nlast.mp4,1\n")
+    assert bad.problem.startswith("expected a row of a table")
+    assert last.name == "last.mp4"
 
 
 def test_columns_go_into_records_and_stay_there(media, tmp_path):

@@ -126,6 +126,7 @@ def hostile(tmp_path) -> dict[str, bytes]:
     link = tarfile.TarInfo("pax")
     link.type = tarfile.XHDTYPE
     chained = link.tobuf(tarfile.USTAR_FORMAT) * 3000
+    sparse = attributes(b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n") + header("a.mp4", b"0", 2**23)
     return {
         "empty": b"",
         "no archive": b"this is text" * 1000,
@@ -137,14 +138,46 @@ def hostile(tmp_path) -> dict[str, bytes]:
         "headers of headers": chained,
         "a name of 8 GB": long.tobuf(tarfile.GNU_FORMAT) + bytes(5000),
         "attributes of 8 GB": pax.tobuf(tarfile.PAX_FORMAT) + bytes(5000),
+        "attributes of digits alone": attributes(b"9" * 900_000) + good,
+        "an attribute of digits": attributes(b"60007 x=" + b"9" * 59_998 + b"\n") + good,
+        "attributes that overlap": attributes(b"2 " * 30_000 + b"a=b") + good,
+        "a size that goes back": header("a.mp4", tarfile.REGTYPE, 0) * 2 + header("b.mp4", tarfile.REGTYPE, -1024),
+        "a size below zero among attributes": attributes(b"14 size=-1024\n") + good,
+        "a name of a size below zero": header("a", tarfile.GNUTYPE_LONGNAME, -1024) + good,
+        "a map that is cut": extended(header("a.mp4", tarfile.GNUTYPE_SPARSE, 0)),
+        "a map without end": sparse + (b"9999999\n" + b"0\n" * 600_000),
+        "attributes for all members": b"".join(common(k) for k in range(200)),
     }
+
+
+def header(name: str, kind: bytes, size: int) -> bytes:
+    """The header of a member."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def extended(block: bytes) -> bytes:
+    """The header of a sparse file that says that more of its map follows."""
+    block = block[:148] + b" " * 8 + block[156:482] + b"\1" + bytes(29)
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+def attributes(content: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """A header with attributes of the member after it."""
+    return header("a", kind, len(content)) + content + bytes(-len(content) % 512)
+
+
+def common(number: int) -> bytes:
+    """A header with an attribute of all members after it, and a member."""
+    return attributes(f"8 {number:04}=\n".encode(), tarfile.XGLTYPE) + header("a", b"0", 0)
 
 
 def damaged(content: bytes, place: int) -> bytes:
     return content[:place] + b"\xff" * 10 + content[place + 10 :]
 
 
-NUMBER = 10
+NUMBER = 19
 
 
 @pytest.mark.parametrize("number", range(NUMBER))

@@ -1,10 +1,10 @@
-"""A child process of `reelscribe.viewer.media.child_process` that does not do what it should."""
+"""A child process of `reelscribe._child_process` that does not do what it should."""
 
 import os
 import signal
 from threading import Event
 
-from reelscribe.viewer.media import child_process
+from reelscribe import _child_process
 
 
 def misbehave(request, send):
@@ -18,4 +18,4 @@ def misbehave(request, send):
 
 
 if __name__ == "__main__":
-    child_process.serve(misbehave)
+    _child_process.serve(misbehave)

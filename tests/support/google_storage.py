@@ -134,7 +134,7 @@ class GoogleStorage:
             raise Refused(400)
         after = base64.urlsafe_b64decode(arguments.get("pageToken", "")).decode()
         keys = [key for key in self.buckets[bucket] if key.startswith(arguments.get("prefix", "")) and key > after]
-        keys.sort(key=str.encode)
+        keys.sort(key=lambda key: key.encode("utf-8", "surrogatepass"))
         page = {"items": [{name: self._resource(bucket, key)[name] for name in _FIELDS} for key in keys[:PAGE]]}
         if keys[PAGE:]:
             page["nextPageToken"] = base64.urlsafe_b64encode(keys[PAGE - 1].encode()).decode()

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Generic
 
-from reelscribe._tasks import cancel_all
+from reelscribe._tasks import cancel_all, resolve
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import ModelClient
 from reelscribe.client.operations import ItemAnswer, Items, Operation
-from reelscribe.errors import RequestRefused, ServerUnreachable
+from reelscribe.errors import RequestRefused, ServerUnreachable, is_of_one_source
 
 
 @dataclass
@@ -137,13 +137,10 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
                 answers = await self._answers(request.parts, permit)
         except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the answers
             for future in request.answers:
-                if not future.done():
-                    future.set_exception(error)
-                    future.exception()  # marks it as retrieved: asyncio would log a warning if nobody waits any more
+                resolve(future, error)
         else:
             for future, of_part in zip(request.answers, answers, strict=True):
-                if not future.done():
-                    future.set_result(of_part)
+                resolve(future, of_part)
 
     def _send_below(self, request: _Request[Items, ItemAnswer]) -> float:
         """Return the number of requests of the client in flight below which a request may be sent."""
@@ -171,17 +168,35 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
         for future in request.answers:
             future.cancel()  # those that have no answer, because the task was cancelled
 
-    async def _answers(self, parts: Sequence[Items], permit: Permit) -> list[list[ItemAnswer | RequestRefused]]:
-        """Return the answers to each part."""
-        joined = self._operation.join(parts) if len(parts) > 1 else parts[0]
-        answers = await self._client.request(self._operation, joined, permit)
+    async def _answers(
+        self, parts: Sequence[Items], permit: Permit
+    ) -> Sequence[list[ItemAnswer | RequestRefused] | Exception]:
+        """Return the answers to each part, or its error."""
         if len(parts) == 1:
-            return [answers]
+            return [await self._client.request(self._operation, parts[0], permit)]
+        try:
+            answers = await self._client.request(self._operation, self._operation.join(parts), permit)
+        except Exception as error:
+            if not is_of_one_source(error):
+                raise
+            # It must not be that of the sources that were joined with one.
+            return [await self._alone(part, permit) for part in parts]
         ends = [0, *accumulate(map(len, parts))]
         split = [answers[first:stop] for first, stop in pairwise(ends)]
-        for k, part in enumerate(parts):
-            # What the server refuses in one source must not be refused in those that were joined with it. Frames over
-            # which workers died need no second try: they were found one by one.
-            if any(isinstance(answer, RequestRefused) and not answer.kills_workers for answer in split[k]):
-                split[k] = await self._client.request(self._operation, part, permit)
-        return split
+        # What the server refuses in one source must not be refused in those that were joined with it. Frames over which
+        # workers died need no second try: they were found one by one.
+        return [
+            await self._alone(part, permit)
+            if any(isinstance(answer, RequestRefused) and not answer.kills_workers for answer in of_part)
+            else of_part
+            for part, of_part in zip(parts, split, strict=True)
+        ]
+
+    async def _alone(self, part: Items, permit: Permit) -> list[ItemAnswer | RequestRefused] | Exception:
+        """Return the answers to a part of a request that failed, or its error, if that is about its source alone."""
+        try:
+            return await self._client.request(self._operation, part, permit)
+        except Exception as error:
+            if not is_of_one_source(error):
+                raise
+            return error

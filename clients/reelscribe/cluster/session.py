@@ -22,7 +22,7 @@ from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.cluster.tokens import CurrentTokens, without_tokens
-from reelscribe.errors import NodeRefused, OutputError, ReelscribeError, UsageError
+from reelscribe.errors import NodeRefused, OutputError, ReelscribeError, UsageError, is_of_one_source
 from reelscribe.run.lost_nodes import NodeLost
 from reelscribe.run.messages import ToNode
 from reelscribe.run.node import Destination, OnMessage
@@ -195,8 +195,7 @@ class NodeSession:
             case mail.Call(_, "release", (number,)) if number in self._holds:
                 self._reservations.release(*self._holds.pop(number))
             case mail.Call(number, method, arguments) if method in _METHODS:
-                self._asked.append((number, getattr(self._store, method)(*arguments)))
-                self._has_asked.set()
+                self._ask(number, method, arguments)
             case mail.Call(_, method):
                 raise NodeLost(f"it called {method!r}, which no node may call")
             case mail.ThumbnailPiece():
@@ -218,6 +217,18 @@ class NodeSession:
             self._keep_thumbnail((*key, webp))
         else:
             self._pieces[key] = webp
+
+    def _ask(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Call a method of the ledger. What cannot be saved of one source is an error of that source."""
+        try:
+            answer = getattr(self._store, method)(*arguments)
+        except Exception as error:
+            if not is_of_one_source(error):
+                raise
+            self._answer(number, mail.Failed(type(error).__name__, f"{type(error).__name__}: {error}"))
+            return
+        self._asked.append((number, answer))
+        self._has_asked.set()
 
     def _hold(self, number: int, sha256: str) -> None:
         reservation = self._reservations.reserve(sha256)

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from reelscribe.cluster.mail import Call
+from reelscribe._tasks import resolve
+from reelscribe.cluster.mail import Call, Failed
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.results.batches import SavedBatch
@@ -48,11 +49,10 @@ class StoreLink:
         self._digests.pop(path, None)
 
     def answered(self, answers: Sequence[tuple[int, Any]]) -> None:
-        """Pass on answers to those who wait for them."""
+        """Pass on answers to those who wait for them; `Failed` for what nobody expected to fail."""
         for number, value in answers:
-            future = self._open.pop(number, None)
-            if future and not future.done():  # else it was cancelled
-                future.set_result(value)
+            if future := self._open.pop(number, None):
+                resolve(future, RuntimeError(value.message) if isinstance(value, Failed) else value)
 
     async def find_digest(self, path: str, stat: str) -> str | None:
         """Return the digest that came with the lease of a file, if the file has not changed since."""

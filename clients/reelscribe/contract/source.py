@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,11 @@ def version_key(address: str, size: int, version: str) -> str:
 def content_name(key: str) -> str:
     """Return the name of what is kept of a content, by the key of its results: 64 hexadecimal digits."""
     return key.removeprefix(VERSION_KEY)
+
+
+def is_key(value: object) -> bool:
+    """Return whether a value can be the key of results: 64 hexadecimal digits, maybe after `VERSION_KEY`."""
+    return isinstance(value, str) and re.fullmatch(f"({VERSION_KEY})?[0-9a-f]{{64}}", value) is not None
 
 
 def digest_in(key: str | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from reelscribe.contract.fields import check_types, read_number
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Header
+from reelscribe.contract.source import Header, is_key
 from reelscribe.results.jobs import source_error_from_json
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
@@ -116,7 +116,7 @@ def look_up(select: Select, files: Sequence[AskedFile]) -> list[KnownFile]:
         The knowledge about each file.
     """
     keys = [path_key(file.path) for file in files]
-    digests = {key: (stat, sha256) for key, stat, sha256 in _select(select, _FILES, keys)}
+    digests = {key: (stat, sha256) for key, stat, sha256 in _select(select, _FILES, keys) if is_key(sha256)}
     headers = {key: (stat, Header(*header)) for key, stat, *header in _select(select, _HEADERS, keys)}
     for _, header in headers.values():
         check_types(header)

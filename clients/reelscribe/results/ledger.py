@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from reelscribe._tasks import CallBatcher, Reservations
 from reelscribe.contract.outcomes import DescribedClip, Segment, SourceError, Utterance
-from reelscribe.contract.source import Header, Section, Source
+from reelscribe.contract.source import Header, Section, Source, is_key
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import (
     SavedAudioBatch,
@@ -145,10 +145,11 @@ class Ledger:
             stat: The `file_stat` of the file now.
 
         Returns:
-            The SHA-256 in hexadecimal digits; None if the file was never read, or was written to since.
+            The SHA-256 in hexadecimal digits; None if the file was never read, or was written to since, or if what is
+            saved is no digest.
         """
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
-        return str(rows[0][0]) if rows else None
+        return rows[0][0] if rows and is_key(rows[0][0]) else None
 
     def look_up(self, files: Sequence[AskedFile]) -> asyncio.Future[list[KnownFile]]:
         """Return what is known about files; see `known_files.look_up`."""

@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.errors import MediaError, UsageError
+from reelscribe.contract.outcomes import source_error
+from reelscribe.errors import MediaError, UsageError, printable
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
@@ -48,6 +49,12 @@ class Found(NamedTuple):
     row: str = ""
     """The list and the number of its row in a table, such as ``films.csv:17``; empty if it is in none."""
 
+
+_NO_MEMBER = (
+    "expected a name without .tar::, which is how a member of an archive is named, and this is none; rename it, or name"
+    " its archive"
+)
+"""Why something that was found cannot be a source."""
 
 Names = Sequence[str | SourceList]
 """Files, folders, globs, addresses and lists of sources."""
@@ -201,9 +208,9 @@ def _find(
         )
     else:
         named = _find_named(name, suffixes, order, stores)
-    for found in named:
-        if is_archive(found.path):
-            yield from _find_members(found, suffixes, stores)
+    for found in map(_with_usable_name, named):
+        if is_archive(found.path) and not found.problem:
+            yield from map(_with_usable_name, _find_members(found, suffixes, stores))
         else:
             yield found
 
@@ -214,12 +221,19 @@ def _find_named(
     """Yield the sources and archives that a file, a folder, a glob or an address stands for."""
     if is_address(name):
         check_address(name)
-        if is_member(name) or is_web_address(name):
-            yield Found(name)
-        else:
-            yield from (_found(each) for each in find_objects(name, suffixes, stores))
-    elif is_member(name):
+    if is_member(name) or is_web_address(name):
         yield Found(name)
+        return
+    for found in _find_listed(name, suffixes, order, stores):
+        yield found._replace(problem=_NO_MEMBER) if is_member(found.path) else found
+
+
+def _find_listed(
+    name: str, suffixes: Collection[str], order: Callable[[Iterable[str]], Iterable[str]], stores: Stores
+) -> Iterator[Found]:
+    """Yield what a store or a file system has by a name."""
+    if is_address(name):
+        yield from (_found(each) for each in find_objects(name, suffixes, stores))
     elif os.path.isdir(name):
         yield from map(Found, _media_below(name, suffixes))
     elif os.path.lexists(name):
@@ -232,12 +246,26 @@ def _find_named(
 def _find_members(archive: Found, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
     """Yield the media in an archive, or the archive with the reason why they cannot be found."""
     row = json.loads(archive.extra or "{}")
+    members = find_members(archive.path, suffixes, stores)
+    while True:
+        try:
+            each = next(members, None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other names are looked for
+            yield archive._replace(problem=source_error(error, archive.path).message)
+            return
+        if each is None:
+            return
+        found = _found(each)._replace(row=archive.row)
+        yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
+
+
+def _with_usable_name(found: Found) -> Found:
+    """Return a source, or why it cannot be one, under a name that can be written."""
     try:
-        for each in find_members(archive.path, suffixes, stores):
-            found = _found(each)._replace(row=archive.row)
-            yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
-    except MediaError as error:
-        yield archive._replace(problem=str(error))
+        os.fsencode(found.path)
+    except UnicodeError:
+        return Found(printable(found.path), problem="expected a name in UTF-8, got half a surrogate pair; rename it")
+    return found
 
 
 def _found(stored: StoredObject) -> Found:

@@ -24,11 +24,11 @@ from threading import Lock
 from typing import Any, NamedTuple, Self
 
 from reelscribe._files import size_in
-from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.outcomes import SourceError, source_error
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import MediaError, UsageError
+from reelscribe.errors import UsageError, is_of_one_source
 from reelscribe.reporting.forecast import SourceSize, TimeLeft
 from reelscribe.reporting.plan import Choice, Plan
 from reelscribe.reporting.units import UNITS
@@ -397,13 +397,16 @@ class Listing:
 
     def _candidate(self, found: Found) -> _Candidate:
         """Return a source with the tracks as they are for it. One whose options cannot be used has a problem."""
-        key, options = path_key(found.path), options_in(found.extra, self._tracks)
+        key = path_key(found.path)
         try:
+            options = options_in(found.extra, self._tracks)
             tracks = for_source(self._tracks, options)
             return _Candidate(key, found, options, tracks, {track.kind: track.settings_text for track in tracks})
         except UsageError as error:
-            found = found._replace(problem=f"{found.row}: {error}", stat="")
-            return _Candidate(key, found, "", self._tracks, {})
+            problem = f"{found.row}: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other rows are used
+            problem = source_error(error, found.row or found.path).message
+        return _Candidate(key, found._replace(problem=problem, stat=""), "", self._tracks, {})
 
     def _add(
         self, candidates: Sequence[_Candidate], known: Sequence[KnownFile]
@@ -551,5 +554,7 @@ def _with_items(
 async def _read_header(pool: DecodePool, path: str) -> Header:
     try:
         return await pool.read_header(path)
-    except MediaError:
+    except Exception as error:
+        if not is_of_one_source(error):
+            raise
         return Header(None, None)  # the track that opens it says what is wrong

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
-from reelscribe.contract.outcomes import Segment, SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import INDEXED_SUFFIXES, Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
@@ -28,7 +28,7 @@ from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.planned import for_source
-from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies, source_error
+from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies
 from reelscribe.storage.address import file_of, is_member, is_stored, suffix
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
@@ -334,7 +334,8 @@ class Annotator:
     async def annotate(self, path: str, stat: str, options: str) -> Annotated:
         """Caption and transcribe a source, except for what the store already holds, and save that it is done.
 
-        If the source cannot be read, or a model refuses its content, that is its error.
+        If the source cannot be read, or a model refuses its content, that is its error. So is whatever nobody has
+        expected; this is the one place where it ends.
 
         Args:
             path: Path or address of the source.
@@ -356,10 +357,13 @@ class Annotator:
                     raise source.ranges.failure
                 await self._store.save_source(source.at_rest, jobs)
             return Annotated(source.at_rest, jobs)
-        except MediaError as error:
+        except Stopped:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are done
+            unreadable = source_error(error, path)
             self._first_track.raise_if_stopping()
-            await self._store.save_unreadable(path, source_error(error))
-            return Annotated(Source(path), unreadable=source_error(error))
+            await self._store.save_unreadable(path, unreadable)
+            return Annotated(Source(path), unreadable=unreadable)
 
     async def _digest(self, path: str) -> Source:
         """Return the source with its size and digest, from the store if the file has not changed since."""
@@ -512,6 +516,16 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         await cancel_all(tasks)
 
 
-async def _file_stats(paths: list[str]) -> list[str]:
-    """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
-    return await asyncio.to_thread(lambda: [file_stat(path) for path in paths])
+async def _file_stats(paths: list[str]) -> Sequence[str | Exception]:
+    """Return the `file_stat` of files, or the error of one.
+
+    A disk that does not answer stops it, as it would soon stop many threads.
+    """
+
+    def stat_of(path: str) -> str | Exception:
+        try:
+            return file_stat(path)
+        except Exception as error:  # noqa: BLE001 - it is not that of the other files
+            return error
+
+    return await asyncio.to_thread(lambda: [stat_of(path) for path in paths])

@@ -18,7 +18,7 @@ from reelscribe import errors
 from reelscribe._files import file_stat
 from reelscribe._tasks import cancel_all
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
-from reelscribe.contract.outcomes import AudioResult, Caption, ClipFailure, DescribedClip, Failure
+from reelscribe.contract.outcomes import AudioResult, Caption, ClipFailure, DescribedClip, Failure, source_error
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
@@ -26,7 +26,7 @@ from reelscribe.results.batches import AudioTimeline, FrameTimeline, SavedBatch,
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
-from reelscribe.run.tracks.track import Track, source_error
+from reelscribe.run.tracks.track import Track
 from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from reelscribe.storage.address import check_address, is_address, is_stored
 from reelscribe.storage.spool import Spool, SpoolOptions
@@ -146,7 +146,7 @@ async def _annotate_file(
                         yield result
             error = (await working).error
         except SourceChanged as changed:
-            error = source_error(changed)
+            error = source_error(changed, path)
         finally:
             await cancel_all([working])
     for batch in waiting:  # after a part of which nothing is known, which is an error of the file

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
-from reelscribe.errors import UsageError, brief, missing_package
+from reelscribe._child_process import Send, messages, serve
+from reelscribe.errors import MediaError, UsageError, brief, missing_package
 from reelscribe.storage.address import check_address, is_address
 from reelscribe.storage.objects import json_value
 
@@ -29,6 +31,9 @@ COLUMNS = ("path", "url")
 
 MOST_BYTES = 2**20
 """Largest size of a row of a list, in bytes."""
+
+ROWS_AT_ONCE = 256
+"""Number of rows of a Parquet table that are read at once."""
 
 MOST_EXTRA = 2**16
 """Largest size of the other columns of a row, in bytes, as JSON."""
@@ -138,7 +143,8 @@ class SourceList:
             yield self._table_row(number, value)
 
     def _csv_rows(self, file: IO[bytes]) -> Iterator[Row]:
-        reader = csv.DictReader(_text_lines(file), strict=True)
+        lines = _TextLines(file)
+        reader = csv.DictReader(lines, strict=True)
         try:
             columns = reader.fieldnames or ()
         except csv.Error as error:
@@ -147,6 +153,7 @@ class SourceList:
             found = ", ".join(map(brief, columns)) or "none"
             raise UsageError(f"{self}: expected a column {' or '.join(COLUMNS)}, found {found}")
         while True:
+            lines.left = MOST_BYTES
             try:
                 value = next(reader)
             except StopIteration:
@@ -160,21 +167,20 @@ class SourceList:
             yield self._table_row(reader.line_num, {name: text or None for name, text in value.items()})
 
     def _parquet_rows(self) -> Iterator[Row]:
-        import pyarrow
-        import pyarrow.parquet
-
+        """Yield the rows of a table that a process of its own reads: few bytes of it can stand for endless memory."""
+        with self._open():
+            pass  # it says best why it cannot be opened
+        number = 0
         try:
-            with pyarrow.parquet.ParquetFile(self._path) as table:
-                if not set(table.schema_arrow.names) & set(COLUMNS):
-                    found = ", ".join(map(brief, table.schema_arrow.names)) or "none"
-                    raise UsageError(f"{self}: expected a column {' or '.join(COLUMNS)}, found {found}")
-                number = 0
-                for batch in table.iter_batches(1024):
-                    for value in batch.to_pylist():
-                        number += 1
-                        yield self._table_row(number, value)
-        except pyarrow.ArrowException as error:
-            raise UsageError(f"{self}: expected a Parquet file: {brief(str(error))}") from None
+            for _, lines in messages("reelscribe.run.source_list", {"path": self._path}, seconds=math.inf):
+                for line in lines.splitlines():
+                    number += 1
+                    value = json.loads(line)
+                    yield self._bad(number, value) if isinstance(value, str) else self._table_row(number, value)
+        except MediaError as error:
+            if not number:
+                raise UsageError(f"{self}: {error}") from None
+            yield self._bad(number + 1, f"neither this row nor those after it can be read: {error}")
 
     def _table_row(self, number: int, value: Any) -> Row:
         """Return what a row of a table says."""
@@ -228,13 +234,71 @@ def _pieces(file: IO[bytes], end: bytes) -> Iterator[bytes | None]:
         yield _short(rest)
 
 
-def _text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a table; in the place of one that is too long, one that is no row."""
-    encoding = "utf-8-sig"
-    for line in _pieces(file, b"\n"):
-        yield '""?\n' if line is None else line.decode(encoding, "surrogateescape") + "\n"
-        encoding = "utf-8"
+class _TextLines:
+    """The lines of a table, as an iterator; in the place of one that makes a row too long, one that ends it badly."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._pieces, self._encoding = _pieces(file, b"\n"), "utf-8-sig"
+        self.left = MOST_BYTES
+        """Number of bytes that the row may still have, which can go over many lines between quotes."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line, encoding, is_first = next(self._pieces), self._encoding, self.left == MOST_BYTES
+        self._encoding = "utf-8"
+        self.left -= MOST_BYTES + 1 if line is None else len(line) + 1
+        if line is None or self.left < 0:
+            return '""?\n' if is_first else '"?\n'
+        return line.decode(encoding, "surrogateescape") + "\n"
 
 
 def _short(piece: bytes) -> bytes | None:
     return piece if len(piece) <= MOST_BYTES else None
+
+
+def _send_parquet_rows(request: dict[str, Any], send: Send) -> None:
+    """Send the rows of a Parquet table, each as a line of JSON: an object, or a text that says why it is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.set_cpu_count(1)  # each thread would reserve some of the memory
+    pyarrow.set_io_thread_count(1)
+    try:
+        with pyarrow.parquet.ParquetFile(request["path"]) as table:
+            if not set(table.schema_arrow.names) & set(COLUMNS):
+                found = ", ".join(map(brief, table.schema_arrow.names)) or "none"
+                raise MediaError(f"expected a column {' or '.join(COLUMNS)}, found {found}")
+            for batch in table.iter_batches(ROWS_AT_ONCE, use_threads=False):
+                columns, lines = list(zip(batch.schema.names, batch.columns, strict=True)), bytearray()
+                for number in range(batch.num_rows):
+                    line = _row_as_json(columns, number)
+                    if len(lines) + len(line) > MOST_BYTES:
+                        send(bytes(lines))
+                        lines.clear()
+                    lines += line
+                send(bytes(lines))
+    except (pyarrow.ArrowException, MemoryError, OSError, ValueError) as error:
+        raise MediaError(f"expected a Parquet file: {brief(str(error))}") from None
+
+
+def _row_as_json(columns: Iterable[tuple[str, Any]], number: int) -> bytes:
+    name = ""
+    try:
+        row = {}
+        for name, column in columns:
+            value = column[number].as_py()
+            if isinstance(value, (str, bytes)) and len(value) > MOST_EXTRA:
+                raise ValueError(f"at most {MOST_EXTRA:,} bytes, got {len(value):,}")
+            row[name] = json_value(value)
+        line = json.dumps(row)
+    except Exception as error:  # noqa: BLE001 - a cell can hold what Python cannot, such as a day of the year 300,000
+        line = json.dumps(f"the column {brief(name)}: expected a value that can be read: {brief(str(error))}")
+    if len(line) >= MOST_BYTES:
+        line = json.dumps(f"expected rows of at most {MOST_BYTES:,} bytes")
+    return line.encode() + b"\n"
+
+
+if __name__ == "__main__":
+    serve(_send_parquet_rows)

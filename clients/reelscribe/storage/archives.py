@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, brief
+from reelscribe.errors import MediaError, NoSuchObject, ReelscribeError, SourceChanged, brief
 from reelscribe.storage.address import split_member
 from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
 
@@ -31,8 +32,18 @@ _AHEAD_BYTES = 2**14
 _ATTEMPTS = 5
 """Number of times that headers are asked for until the store answers."""
 
-_MOST_HEADER = 2**20
-"""Largest size of the header of a member, in bytes. Long names and attributes are part of it."""
+_MOST_HEADER = 2**16
+"""Largest size of a name or of the attributes in the header of a member, in bytes."""
+
+_MOST_HEADERS = 2**20
+"""Largest size of all headers of a member together, in bytes. The map of a sparse file is among them."""
+
+_MOST_DIGITS = 255
+"""Largest number of digits in a row among attributes. No name of a file is longer, and for many more `tarfile` takes
+time that grows with their square."""
+
+_MOST_GLOBALS = 100
+"""Largest number of attributes that an archive gives to all its members. They are copied for each of them."""
 
 
 class FileStore(ObjectStore):
@@ -98,9 +109,14 @@ class TarStore(ObjectStore):
         headers = _Headers(store, stored)
         file: Any = headers  # it has the three methods of a file that are needed
         try:
-            with tarfile.open(fileobj=file, mode="r:", errorlevel=2) as tar:
+            with tarfile.open(fileobj=file, mode="r:", errorlevel=2, tarinfo=_Header) as tar:
+                place = -1
                 for member in tar:
                     tar.members = []  # type: ignore[attr-defined] # those of a large archive would fill the memory
+                    if tar.offset <= place or len(tar.pax_headers) > _MOST_GLOBALS:
+                        raise MediaError("expected members that follow each other, with at most 100 common attributes")
+                    place = tar.offset
+                    headers.passed = 0
                     if member.isreg() and not member.issparse():
                         if member.offset_data + member.size > stored.size:
                             raise MediaError(f"expected a whole archive, but it ends within {brief(member.name)}")
@@ -113,7 +129,9 @@ class TarStore(ObjectStore):
                 # For `tarfile`, a header that is damaged or cut is the end.
                 if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
                     raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
-        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        except ReelscribeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - `tarfile` raises nearly everything for headers that nobody would write
             raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
 
 
@@ -171,11 +189,48 @@ class _Member(NamedTuple):
         return _is_beside(self.name)
 
 
+class _Header(tarfile.TarInfo):
+    """A header of an archive, which is checked before `tarfile` reads the name or the attributes that it announces."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _ANNOUNCE:
+            if not 0 <= self.size <= _MOST_HEADER:
+                raise MediaError(
+                    f"expected headers of at most {_MOST_HEADER:,} bytes in the archive, got {self.size:,}"
+                )
+            if self.type in _ATTRIBUTES:
+                file: Any = tar.fileobj
+                place = file.tell()
+                _check_attributes(file.read(self.size))
+                file.seek(place)
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc] # which is there to be overridden
+        return member
+
+
+_ATTRIBUTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_ANNOUNCE = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+
+
+def _check_attributes(content: bytes) -> None:
+    """Check that each attribute is as long as it says, so that `tarfile` reads them in time that grows as they do."""
+    at = 0
+    while content[at : at + 1].strip(b"\0"):
+        length, space, _ = content[at : at + len(str(_MOST_HEADER)) + 1].partition(b" ")
+        stop = at + int(length) if space and length.isdigit() else at
+        if b"=" not in content[at:stop] or content[stop - 1 : stop] != b"\n":
+            raise MediaError("expected attributes of members in the archive that are as long as they say")
+        at = stop
+    if max(map(len, re.findall(rb"\d+", content)), default=0) > _MOST_DIGITS:
+        raise MediaError(f"expected at most {_MOST_DIGITS} digits in a row among attributes of members in the archive")
+
+
 class _Headers:
     """An archive as a file for `tarfile`, which reads headers and passes over what is between them."""
 
     def __init__(self, store: ObjectStore, stored: StoredObject) -> None:
         self._store, self._stored = store, stored
+        self.passed = 0
+        """Number of bytes that were read of the headers of a member."""
         self._at = self._begin = 0
         self._block = b""
 
@@ -190,8 +245,9 @@ class _Headers:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes."""
-        if size > _MOST_HEADER:
-            raise MediaError(f"expected headers of at most {_MOST_HEADER:,} bytes in the archive, got {size:,}")
+        self.passed += size
+        if self.passed > _MOST_HEADERS:
+            raise MediaError(f"expected headers of at most {_MOST_HEADERS:,} bytes for a member of the archive")
         if self._at < self._begin or self._at + size > self._begin + len(self._block):
             stop = min(self._stored.size, self._at + max(size, _AHEAD_BYTES))
             self._begin = self._at

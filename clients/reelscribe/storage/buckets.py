@@ -219,5 +219,8 @@ def _each_once(entries: Iterator[Entry]) -> Iterator[Entry]:
 def _stored(address: str, entry: Entry) -> StoredObject:
     if not isinstance(entry.size, int) or not 0 <= entry.size <= MOST_SIZE:
         raise MediaError(f"expected the size of an object, got {brief(entry.size)}")
-    modified = entry.modified.timestamp() if isinstance(entry.modified, datetime) else None
+    try:
+        modified = entry.modified.timestamp() if isinstance(entry.modified, datetime) else None
+    except (ValueError, OverflowError):  # it was before the year 1, or after 9999, where the clock of this machine is
+        modified = None
     return StoredObject(address, entry.size, entry.version, modified)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-from reelscribe.errors import MediaError, UsageError, missing_package
+from reelscribe.errors import UsageError, is_of_one_source, missing_package
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ATTEMPTS, CONNECTIONS, STALL_SECONDS, ObjectStore
 
@@ -62,7 +62,9 @@ class Stores:
     def _stat(self, address: str) -> str:
         try:
             return self.of(address).info(address).stat
-        except MediaError:
+        except Exception as error:
+            if not is_of_one_source(error):
+                raise
             return ""
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from reelscribe import _child_process
 from reelscribe.errors import MediaError, OutputError
-from reelscribe.viewer.media import child_process
 from reelscribe.viewer.media.preview_maker import make_preview
 from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support.videos import beginning, write
@@ -121,29 +121,29 @@ def test_a_damaged_file_has_what_can_be_decoded(tmp_path):
 
 def test_a_child_that_dies_is_an_error_with_its_signal(monkeypatch):
     with pytest.raises(MediaError, match="the process that was reading it ended: SIGSEGV"):
-        list(child_process.messages("support.bad_child", {"do": "crash"}))
+        list(_child_process.messages("support.bad_child", {"do": "crash"}))
 
 
 def test_a_child_that_hangs_is_killed(monkeypatch):
-    monkeypatch.setattr(child_process, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(_child_process, "SILENT_SECONDS", 0.5)
     with pytest.raises(MediaError, match="did not get on and was ended"):
-        list(child_process.messages("support.bad_child", {"do": "hang"}))
+        list(_child_process.messages("support.bad_child", {"do": "hang"}))
 
 
 def test_a_child_that_takes_too_much_memory_is_an_error():
     with pytest.raises(MediaError, match="ended: exit status 1"):
-        list(child_process.messages("support.bad_child", {"do": "fill"}))
+        list(_child_process.messages("support.bad_child", {"do": "fill"}))
 
 
 def test_another_thread_can_cancel(monkeypatch):
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(MediaError, match="it was cancelled"):
-        list(child_process.messages("support.bad_child", {"do": "hang"}, cancelled=cancelled))
+        list(_child_process.messages("support.bad_child", {"do": "hang"}, cancelled=cancelled))
 
 
 def test_a_child_ends_when_nobody_wants_more_of_it():
-    with closing(child_process.messages("support.bad_child", {"do": "tell and hang"})) as messages:
+    with closing(_child_process.messages("support.bad_child", {"do": "tell and hang"})) as messages:
         message, _ = next(messages)
     with pytest.raises(ProcessLookupError):
         os.kill(message["pid"], 0)

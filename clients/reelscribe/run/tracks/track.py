@@ -27,7 +27,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.client.operations import Operation
-from reelscribe.contract.outcomes import Segment, SourceError, Utterance
+from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import Header, Section, Source, VideoInfo, content_name
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
 from reelscribe.decode_pool.pool import DecodePool
@@ -295,7 +295,7 @@ class Track:
             raise
         except MediaError as error:
             self.raise_if_stopping()
-            return await self._ended(assigned, source_error(error))
+            return await self._ended(assigned, source_error(error, assigned.source.path))
         return await self._ended(assigned)
 
     async def _ended(self, assigned: Assignment, error: SourceError | None = None) -> Job:
@@ -486,11 +486,6 @@ def resolve_dependencies(tracks: Sequence[Track]) -> None:
     """
     for track, planned in zip(tracks, resolved([track.planned for track in tracks]), strict=True):
         track.planned = planned
-
-
-def source_error(error: MediaError) -> SourceError:
-    """Return the entry in the ledger and in records for an exception."""
-    return SourceError(type(error).__name__, str(error))
 
 
 class SourceSender:

@@ -19,12 +19,12 @@ import av
 import numpy as np
 from av.audio.stream import AudioStream
 
+from reelscribe._child_process import Send, messages, serve
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.container import demux
 from reelscribe.decode.frame_conversion import FrameScaler, dynamic_range_of_transfer
 from reelscribe.errors import MediaError, OutputError
-from reelscribe.viewer.media import child_process
 from reelscribe.viewer.media.unindexed_video import find_video, make_scaler, open_media
 
 LONGER_SIDE = 480
@@ -70,13 +70,16 @@ def make_preview(source: Path, destination: Path, *, cancelled: threading.Event 
             for message, _ in child_process.messages(
                 "reelscribe.viewer.media.preview_maker", request, files=[file.fileno()], cancelled=cancelled
             ):
+        with atomic_file(destination) as partial:
+            request = {"path": str(source), "out": str(partial)}
+            for message, _ in messages("reelscribe.viewer.media.preview_maker", request, cancelled=cancelled):
                 if "unwritable" in message:
                     raise OutputError(f"{destination}: a preview cannot be written: {message['unwritable']}")
     except OSError as error:
         raise OutputError(f"{destination}: a preview cannot be written: {error.strerror}") from None
 
 
-def _transcode(request: dict[str, Any], send: child_process.Send) -> None:
+def _transcode(request: dict[str, Any], send: Send) -> None:
     """Execute a request in the child."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing beyond the limit is an error
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
@@ -112,7 +115,7 @@ def _copy(
     container: av.container.InputContainer,
     preview: av.container.OutputContainer,
     first: tuple[FrameScaler, FrameArray] | None,
-    send: child_process.Send,
+    send: Send,
 ) -> None:
     video, audio = find_video(container), next(iter(container.streams.audio), None)
     copies: dict[int, _VideoCopy | _AudioCopy] = {}
@@ -192,4 +195,4 @@ class _AudioCopy:
 
 
 if __name__ == "__main__":
-    child_process.serve(_transcode)
+    serve(_transcode)

@@ -13,9 +13,9 @@ from typing import Any
 
 import av
 
+from reelscribe._child_process import Send, messages, serve
 from reelscribe.decode.frame_conversion import dynamic_range_of_transfer
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
-from reelscribe.viewer.media import child_process
 from reelscribe.viewer.media.unindexed_video import make_scaler, open_media, require_video, start_and_length
 
 MOST_SECONDS = 60.0
@@ -48,13 +48,13 @@ def make_thumbnails(
         MediaError: The source cannot be read, has no pictures, or took too long, or this was cancelled.
     """
     request = {"path": str(source), "times": None if times is None else sorted(times)}
-    for message, webp in child_process.messages(
+    for message, webp in messages(
         "reelscribe.viewer.media.thumbnail_maker", request, cancelled=cancelled, seconds=MOST_SECONDS
     ):
         yield message["seconds"], webp
 
 
-def _make(request: dict[str, Any], send: child_process.Send) -> None:
+def _make(request: dict[str, Any], send: Send) -> None:
     """Execute a request in the child."""
     with open_media(request["path"]) as container:
         video = require_video(container)
@@ -90,4 +90,4 @@ def _frame_at(container: av.container.InputContainer, video: av.VideoStream, sec
 
 
 if __name__ == "__main__":
-    child_process.serve(_make)
+    serve(_make)

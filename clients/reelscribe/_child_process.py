@@ -1,6 +1,6 @@
 """A child process that reads one file of unknown content, so that a hostile one costs no more than the child.
 
-The child runs a module of this package with ``python -m``. It reads one line of JSON from standard input, the request,
+The child runs a module of reelscribe with ``python -m``. It reads one line of JSON from standard input, the request,
 and writes messages to standard output: a line of JSON, and after it the bytes whose number is its "bytes". A message
 with "error" is the last one. The child is killed when it is silent or works for too long, and it ends with its parent.
 """
