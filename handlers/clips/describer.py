@@ -27,12 +27,16 @@ from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.prompt_text import plain_tokens
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction
 
 logger = logging.getLogger(__name__)
 
 LARGEST_CLIP_BYTES = 40_000_000
 """The most bytes of the frames of a clip, as TorchServe's limit for a request is 50 MiB."""
+
+MAX_PROMPT_LETTERS = 100_000
+"""The most letters of a prompt, which is more than most models can read."""
 
 _WARM_UP_TOKENS = 2
 
@@ -221,9 +225,7 @@ class Describer:
         """Raise PromptError for a prompt that a request may not have."""
         if not self.settings.allow_prompts:
             raise PromptError("prompt: expected none, as this model has a prompt of its own; leave it out")
-        added = {str(token) for token in self._tokenizer.added_tokens_decoder.values()}
-        if found := sorted(token for token in added if token in prompt):
-            raise PromptError(f"prompt: expected no special tokens of the model, got {found[0]}; leave them out")
+        plain_tokens(self._tokenizer, "prompt", prompt, MAX_PROMPT_LETTERS)
 
     def decode(self, tokens: list[list[int]], averages: list[float]) -> list[ClipDescription]:
         """Turn generated tokens into descriptions.
