@@ -26,7 +26,6 @@ from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, UsageError, kind_of
-from runtime.prompt_text import spelled
 from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
@@ -89,7 +88,7 @@ class ClipsOfFiles(FileKind):
     def items(self, batches: Sequence[Any], _options: Any) -> list[Clip]:
         """Return the clips of decoded batches, in order; raises PromptError for a prompt that they may not have."""
         clips = [clip for batch in batches for clip in batch.items]
-        # Not before: an empty field in a prompt can join the halves of a special token.
+        # Only now are their fields filled in, with which the model reads them.
         for prompt in {clip.prompt for clip in clips if clip.prompt is not None}:
             self._check_prompt(prompt)
         return clips
@@ -216,7 +215,7 @@ class ClipReader:
         if not isinstance(prompt, str) or not prompt.strip():
             raise PromptError(f"prompt: expected a text that is not empty, got {kind_of(prompt)}")
         self._describer.check_prompt(prompt)
-        return spelled(prompt)
+        return prompt
 
     def _reserve(self, clips: int, still_pixels: int = 0) -> None:
         """Reserve room in this call, before anything large is decoded."""

@@ -27,7 +27,7 @@ from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, load_pretrained, revision_of
-from runtime.prompt_text import plain_tokens
+from runtime.prompt_text import plain_tokens, spelled
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction
 
 logger = logging.getLogger(__name__)
@@ -274,7 +274,7 @@ class Describer:
     def _prompt(self, kind: str, prompt: str) -> str:
         """The chat of a prompt, up to where the model answers."""
         messages: list[dict[str, Any]] = [
-            {"role": "user", "content": [{"type": kind, kind: ""}, {"type": "text", "text": prompt}]}
+            {"role": "user", "content": [{"type": kind, kind: ""}, {"type": "text", "text": spelled(prompt)}]}
         ]
         if self.settings.system_prompt:
             # As a list of parts, because some templates know no other form.
