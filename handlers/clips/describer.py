@@ -26,7 +26,8 @@ from reelscribe.contract.fields import round_confidence
 from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens
 from runtime.metrics import Counters
-from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, revision_of
+from runtime.pretrained import from_pretrained, load_pretrained
 from runtime.prompt_text import plain_tokens, spelled
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction
 
@@ -145,9 +146,7 @@ class Describer:
         check_preprocessing(settings, self.family)
         self.budget = settings.budget(self.family.budget)
         self.dtype = settings.torch_dtype(device)
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            settings.pretrained, revision=settings.revision, padding_side="left"
-        )
+        self._tokenizer = from_pretrained(AutoTokenizer, settings, padding_side="left")
         self._template = chat_template(settings, self._tokenizer)
         vocabulary = self._tokenizer.get_vocab()
         self._image_id, self._video_id = vocabulary[self.family.image_token], vocabulary[self.family.video_token]
@@ -324,7 +323,7 @@ def load_second_stage(settings: ClipSettings, device: torch.device) -> StageFunc
 
 def _family(settings: ClipSettings) -> Family:
     """The family of a model. Raises StartupError if it is of none that is known."""
-    model_type = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+    model_type = from_pretrained(AutoConfig, settings).model_type
     if model_type not in FAMILIES:
         raise StartupError(
             f"model {settings.model}: expected one of {', '.join(FAMILIES)}, got {model_type}; use another model, or"
