@@ -37,7 +37,7 @@ class ClipHandler(ModelHandler[ClipSettings]):
         counters = Counters()
         describer = Describer(settings, device, counters, second_stage)
         description = describer.description(workers, response_seconds)
-        files = MediaFiles(ClipsOfFiles(description, settings.max_clips), settings.threads_that_read())
+        files = MediaFiles(ClipsOfFiles(describer, description), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),
             lambda: ClipReader(describer, files),

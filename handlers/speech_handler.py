@@ -18,6 +18,7 @@ from reelscribe.contract.speech import SPEECH_ARCHITECTURES, ChunkTranscript, Tr
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
+from runtime.pretrained import from_pretrained
 from runtime.second_stage import SecondStage, StageFunction
 from transcripts.audio_requests import AudioLimits, AudioReader, SpeechOfFiles
 from transcripts.canary_model import CanaryModel
@@ -152,7 +153,7 @@ def load_speech_model(
 
 
 def _architecture(settings: SpeechSettings) -> str:
-    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+    config = from_pretrained(AutoConfig, settings)
     architectures: list[str] = config.architectures or ["nothing"]
     return architectures[0]
 

@@ -21,6 +21,7 @@
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
     │   ├── PromptError         422: a prompt cannot be used
     │   ├── FileRefused         422: a media file in a body cannot be read, or an option for it cannot be used
+    │   ├── RequestFailed       500: the handler or the model failed at this request, for a reason that nobody foresaw
     │   ├── CallFull            503: the handler's batch of requests is full; the client may send this one again
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
     ├── StageFailed             the other stage of a split model reported an error
@@ -146,6 +147,12 @@ class FileRefused(RequestError):
     """A media file in a body cannot be read, as a MediaError of a run would say, or an option for it cannot be used."""
 
     http_status = 422
+
+
+class RequestFailed(RequestError):
+    """The handler or the model failed at this request, for a reason that nobody foresaw; the server's log has it."""
+
+    http_status = 500
 
 
 class CallFull(RequestError):

@@ -22,7 +22,8 @@ from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
-from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, revision_of
+from runtime.pretrained import from_pretrained, load_pretrained
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 
 PROCESSOR_TOLERANCE = 0.03
@@ -80,7 +81,7 @@ class Captioner:
         """
         self.settings, self._device, self._family = settings, device, _family(settings)
         self._counters = counters or Counters()
-        self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        self.processor = from_pretrained(AutoProcessor, settings)
         model_class = AutoModelForImageTextToText if second_stage is None else _stages(settings, self._family)[0]
         self.model = load_pretrained(model_class, settings, device)
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
@@ -225,14 +226,14 @@ def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageF
 
 
 def _family(settings: CaptionSettings) -> Family:
-    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+    config = from_pretrained(AutoConfig, settings)
     return FAMILIES.get(config.model_type, Family)()
 
 
 def _stages(settings: CaptionSettings, family: Family) -> tuple[type[Any], type[Any]]:
     """The classes of the two stages of a model. Raises StartupError if it cannot be split."""
     if family.stages is None:
-        kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+        kind = from_pretrained(AutoConfig, settings).model_type
         raise StartupError(
             f"model {settings.model}: expected BLIP-2 where handler, stages is 2, got {kind}; models like BLIP and GIT"
             " fit one GPU: build the archive without --stages"

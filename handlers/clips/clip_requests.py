@@ -22,15 +22,13 @@ from PIL import Image
 from clips.describer import Describer
 from reelscribe import wire
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
+from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, UsageError, kind_of
 from worker.media_file import CallLimits, FileKind, MediaFiles, is_media_file
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
-
-MAX_PROMPT_LETTERS = 100_000
-"""The most letters of a prompt, which is more than most models can read."""
 
 STILL_PIXELS_PER_CALL = 2_000_000_000
 """The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
@@ -63,6 +61,11 @@ class ClipsOfFiles(FileKind):
     headers = frozenset({"clips", "prompt", "fps", "max-frames", "total-pixels"})
     fields = ("media", "shots", "clips", "clip_failures")
 
+    def __init__(self, describer: Describer, description: ClipModelDescription) -> None:
+        """Take the model, which knows what prompts it accepts, and its description as a client has it."""
+        super().__init__(description, describer.settings.max_clips)
+        self._check_prompt = describer.check_prompt
+
     def options(self, values: Mapping[str, str]) -> Any:
         """Return the client's options of these values of headers."""
         from reelscribe.decode.clips import ClipCutting
@@ -83,8 +86,12 @@ class ClipsOfFiles(FileKind):
         )
 
     def items(self, batches: Sequence[Any], _options: Any) -> list[Clip]:
-        """Return the clips of decoded batches, in order."""
-        return [clip for batch in batches for clip in batch.items]
+        """Return the clips of decoded batches, in order; raises PromptError for a prompt that they may not have."""
+        clips = [clip for batch in batches for clip in batch.items]
+        # Only now are their fields filled in, with which the model reads them.
+        for prompt in {clip.prompt for clip in clips if clip.prompt is not None}:
+            self._check_prompt(prompt)
+        return clips
 
     def results(self, saved: Sequence[Any]) -> Iterator[Any]:
         """Yield the result of each clip."""
@@ -207,10 +214,6 @@ class ClipReader:
             return None
         if not isinstance(prompt, str) or not prompt.strip():
             raise PromptError(f"prompt: expected a text that is not empty, got {kind_of(prompt)}")
-        if len(prompt) > MAX_PROMPT_LETTERS:
-            raise PromptError(
-                f"prompt: expected at most {MAX_PROMPT_LETTERS:,} letters, got {len(prompt):,}; shorten it"
-            )
         self._describer.check_prompt(prompt)
         return prompt
 

@@ -26,13 +26,18 @@ from reelscribe.contract.fields import round_confidence
 from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens
 from runtime.metrics import Counters
-from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, revision_of
+from runtime.pretrained import from_pretrained, load_pretrained
+from runtime.prompt_text import plain_tokens, spelled
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction
 
 logger = logging.getLogger(__name__)
 
 LARGEST_CLIP_BYTES = 40_000_000
 """The most bytes of the frames of a clip, as TorchServe's limit for a request is 50 MiB."""
+
+MAX_PROMPT_LETTERS = 100_000
+"""The most letters of a prompt, which is more than most models can read."""
 
 _WARM_UP_TOKENS = 2
 
@@ -141,9 +146,7 @@ class Describer:
         check_preprocessing(settings, self.family)
         self.budget = settings.budget(self.family.budget)
         self.dtype = settings.torch_dtype(device)
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            settings.pretrained, revision=settings.revision, padding_side="left"
-        )
+        self._tokenizer = from_pretrained(AutoTokenizer, settings, padding_side="left")
         self._template = chat_template(settings, self._tokenizer)
         vocabulary = self._tokenizer.get_vocab()
         self._image_id, self._video_id = vocabulary[self.family.image_token], vocabulary[self.family.video_token]
@@ -221,9 +224,7 @@ class Describer:
         """Raise PromptError for a prompt that a request may not have."""
         if not self.settings.allow_prompts:
             raise PromptError("prompt: expected none, as this model has a prompt of its own; leave it out")
-        added = {str(token) for token in self._tokenizer.added_tokens_decoder.values()}
-        if found := sorted(token for token in added if token in prompt):
-            raise PromptError(f"prompt: expected no special tokens of the model, got {found[0]}; leave them out")
+        plain_tokens(self._tokenizer, "prompt", prompt, MAX_PROMPT_LETTERS)
 
     def decode(self, tokens: list[list[int]], averages: list[float]) -> list[ClipDescription]:
         """Turn generated tokens into descriptions.
@@ -272,7 +273,7 @@ class Describer:
     def _prompt(self, kind: str, prompt: str) -> str:
         """The chat of a prompt, up to where the model answers."""
         messages: list[dict[str, Any]] = [
-            {"role": "user", "content": [{"type": kind, kind: ""}, {"type": "text", "text": prompt}]}
+            {"role": "user", "content": [{"type": kind, kind: ""}, {"type": "text", "text": spelled(prompt)}]}
         ]
         if self.settings.system_prompt:
             # As a list of parts, because some templates know no other form.
@@ -322,7 +323,7 @@ def load_second_stage(settings: ClipSettings, device: torch.device) -> StageFunc
 
 def _family(settings: ClipSettings) -> Family:
     """The family of a model. Raises StartupError if it is of none that is known."""
-    model_type = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+    model_type = from_pretrained(AutoConfig, settings).model_type
     if model_type not in FAMILIES:
         raise StartupError(
             f"model {settings.model}: expected one of {', '.join(FAMILIES)}, got {model_type}; use another model, or"

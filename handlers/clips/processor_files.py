@@ -5,19 +5,18 @@ The video processors of transformers need torchvision, which workers do without,
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoImageProcessor
-from transformers.utils.hub import cached_file
 
 from clips.families import Family, ProcessorSettings
 from reelscribe.contract.clips import Clip
 from reelscribe.errors import StartupError
 from runtime.model_settings import ModelSettings
+from runtime.pretrained import from_pretrained, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +68,7 @@ def check_preprocessing(settings: ModelSettings, family: Family) -> None:
     factor = family.patching.patch * family.patching.merge
     frame = np.random.default_rng(0).integers(0, 256, (4 * factor, 6 * factor, 3), np.uint8)
     try:
-        processor: Any = AutoImageProcessor.from_pretrained(
-            settings.pretrained, revision=settings.revision, backend="pil"
-        )
+        processor: Any = from_pretrained(AutoImageProcessor, settings, backend="pil")
     except (OSError, ValueError, ImportError) as error:
         logger.info("the preprocessing was not compared with the model's own: %s", error)
         return
@@ -94,16 +91,4 @@ def check_preprocessing(settings: ModelSettings, family: Family) -> None:
 
 
 def _read(settings: ModelSettings, name: str) -> dict[str, Any]:
-    """Read a JSON file of a checkpoint; empty if it has none."""
-    path = cached_file(
-        settings.pretrained,
-        name,
-        revision=settings.revision,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if path is None:
-        return {}
-    with open(path, encoding="utf-8") as file:
-        value = json.load(file)
-    return value if isinstance(value, dict) else {}
+    return read_json(settings.pretrained, settings.revision, name)

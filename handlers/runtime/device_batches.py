@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from reelscribe.errors import OutOfDeviceMemory, RequestError
+from reelscribe.errors import OutOfDeviceMemory, RequestError, RequestFailed, StageFailed, StageLost
 from runtime.metrics import Counters
 
 Items = Any
@@ -21,6 +22,8 @@ Place = tuple[int, int]
 """Where an item comes from: the index of its request, and its index in that request."""
 
 logger = logging.getLogger(__name__)
+
+_CUDA_FAILED = re.compile(r"(second stage: \w+: )?CUDA (error|failed)")
 
 SubmitBatch = Callable[[list[Items]], Any]
 """Starts to compute a batch, given as slices of requests, and returns a handle for `CollectBatch`.
@@ -50,6 +53,7 @@ class CallItems:
         self._length = length
         self._items: list[Items] = [[]] * len(requests)
         self._results: list[list[Any]] = [[]] * len(requests)
+        self._lengths: dict[Place, float] = {}
         self._failed: dict[int, RequestError] = {}
         self._reading: dict[Future[Items], int] = {}
         for i, request in enumerate(requests):
@@ -74,19 +78,12 @@ class CallItems:
 
         Args:
             block: Whether to wait until another request has been read, if none has.
-
-        Raises:
-            Exception: What the future of a request raised, other than a RequestError, which is kept as its result.
         """
         if not self._reading:
             return
         done, _ = wait(self._reading, None if block else 0, FIRST_COMPLETED)
         for future in [future for future in self._reading if future in done]:
-            i = self._reading.pop(future)
-            try:
-                self._add(i, future.result())
-            except RequestError as error:
-                self._failed[i] = error
+            self._add(self._reading.pop(future), future)
         if done:
             self._sort()
 
@@ -124,22 +121,35 @@ class CallItems:
         """For each request, the results of its items in their order, or its error."""
         return [self._failed.get(i, results) for i, results in enumerate(self._results)]
 
-    def _add(self, i: int, items: Items) -> None:
+    def length(self, place: Place) -> float:
+        """The length of the item at a place; only where items have one."""
+        return self._lengths[place]
+
+    def _add(self, i: int, request: Items | Future[Items]) -> None:
+        """Have the items of a request wait; what goes wrong with them is the result of that request."""
+        try:
+            items = request.result() if isinstance(request, Future) else request
+            places = [(i, k) for k in range(len(items))]
+            if self._length is not None:
+                self._lengths.update((place, self._length(items[place[1]])) for place in places)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is that of this request
+            self._failed[i] = own_error(error)
+            return
         self._items[i] = items
         self._results[i] = [None] * len(items)
-        self.waiting.extend((i, k) for k in range(len(items)))
+        self.waiting.extend(places)
 
     def _sort(self) -> None:
-        length = self._length
-        if length is not None:
-            self.waiting = deque(sorted(self.waiting, key=lambda place: -length(self[place])))
+        if self._length is not None:
+            self.waiting = deque(sorted(self.waiting, key=lambda place: -self.length(place)))
 
 
 class DeviceBatches:
     """Joins and splits requests into device batches of up to `size` items.
 
     When the device runs out of memory, the batch runs again in two halves. If both fit, `size` becomes that of a half.
-    If a single item does not fit, only its request fails.
+    If a single item does not fit, only its request fails. When a batch fails for any other reason, the items of each
+    request run again by themselves, once: whatever one request brings, it does not cost those that were joined with it.
 
     Attributes:
         size: The most items of a device batch.
@@ -187,12 +197,12 @@ class DeviceBatches:
             requests: The items of each request, or a future of them.
 
         Returns:
-            For each request, either the results of its items in their order, or an error: an OutOfDeviceMemory, or the
-            RequestError that its future raised.
+            For each request, either the results of its items in their order, or its error: what its future, `submit`
+            or `collect` raised, as `own_error` returns it.
 
         Raises:
-            Exception: Whatever `submit` or `collect` raises, other than running out of memory, or a future, other than
-                a RequestError. The batches in flight are collected first.
+            Exception: What `submit` or `collect` raised says that the device or the other stage is lost. The batches in
+                flight are collected first.
         """
         call = CallItems(requests, self._length)
         in_flight: deque[tuple[list[Place], Any]] = deque()
@@ -204,8 +214,8 @@ class DeviceBatches:
                 if in_flight:
                     batch, pending = in_flight.popleft()
                     for place, result in zip(batch, self._collect_batch(call, batch, pending), strict=True):
-                        if result is None:
-                            call.fail(place, self._does_not_fit())
+                        if isinstance(result, RequestError):
+                            call.fail(place, result)
                         else:
                             call.finish(place, result)
         finally:
@@ -224,64 +234,98 @@ class DeviceBatches:
     def _next_size(self, call: CallItems) -> int:
         """The number of items of the next batch, which are the first that wait."""
         most = min(self.size, len(call.waiting))
-        length = self._length
-        if length is None or self._most_padding >= 1:
+        if self._length is None or self._most_padding >= 1:
             return most
-        lengths = [length(call[place]) for place in islice(call.waiting, most)]
+        lengths = [call.length(place) for place in islice(call.waiting, most)]
         # If no item is shorter than this, no more than that part of all is padding.
         shortest = (1 - self._most_padding) * lengths[0]
         return next((k for k, each in enumerate(lengths) if each < shortest), most)
 
     def _submit_batch(self, call: CallItems, batch: list[Place]) -> Any:
-        """The handle of a submitted batch, or None if it did not fit."""
+        """The handle of a submitted batch, or the error because of which it has none."""
         self._counters.add("device_batches")
         self._counters.add("device_items", len(batch))
-        return self._unless_out_of_memory(self._submit, call.slices(batch))
+        return self._attempt(self._submit, call.slices(batch))
 
     def _collect_batch(self, call: CallItems, batch: list[Place], pending: Any) -> list[Any]:
-        """A result for each item of a submitted batch; None for an item that does not fit even alone."""
-        results = None if pending is None else self._unless_out_of_memory(self._collect, pending)
-        if results is not None:
+        """A result for each item of a submitted batch, or the error that is that of its request."""
+        results = pending if isinstance(pending, RequestError) else self._attempt(self._collect, pending)
+        if not isinstance(results, RequestError):
             return list(results)
-        if len(batch) == 1:
-            return [None]
         half = (len(batch) + 1) // 2
-        results = [
-            result
-            for part in (batch[:half], batch[half:])
-            for result in self._collect_batch(call, part, self._submit_batch(call, part))
-        ]
-        if None not in results and half < self.size:
+        too_large = isinstance(results, OutOfDeviceMemory)
+        parts = [batch[:half], batch[half:]] if too_large else _by_request(batch)
+        if len(batch) == 1 or len(parts) == 1:
+            return [results] * len(batch)
+        found: dict[Place, Any] = {}
+        for part in parts:
+            found.update(zip(part, self._collect_batch(call, part, self._submit_batch(call, part)), strict=True))
+        if too_large and half < self.size and not any(isinstance(each, RequestError) for each in found.values()):
             self.size = half
             logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
-        return results
+        return [found[place] for place in batch]
 
     def _discard(self, pending_batches: Iterable[Any]) -> None:
         """Collect the other batches of a failed call; otherwise, the next call would have to wait for them."""
         for pending in pending_batches:
             try:
-                if pending is not None:
+                if not isinstance(pending, RequestError):
                     self._collect(pending)
             except Exception:  # the call already raises its first error
                 logger.exception("another %s batch of a failed call failed too", self._item)
 
-    def _unless_out_of_memory(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Run a step, and return its result, or None if the device has too little memory for it."""
+    def _attempt(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """Run a step, and return its result, or the error of the request if the batch is that of one alone."""
         try:
             with self._counters.timed("device_seconds"):
                 return step(argument)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+        except Exception as error:
+            # The other stage restarts both processes. CUDA computes nothing any more after an error of its own.
+            if isinstance(error, StageLost) or (_is_of_device(error) and not is_out_of_memory(error)):
                 raise
+            if is_out_of_memory(error):
+                failure: RequestError = OutOfDeviceMemory(
+                    f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
+                )
+            else:
+                failure = own_error(error)
             # The traceback refers to the batch's tensors, so their memory could not be freed.
             error.__traceback__ = None
         torch.cuda.empty_cache()
-        return None
+        return failure
 
-    def _does_not_fit(self) -> OutOfDeviceMemory:
-        return OutOfDeviceMemory(
-            f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
-        )
+
+def own_error(error: Exception) -> RequestError:
+    """Return the error that a request is answered with; one that nobody foresaw is logged, and its text is not told.
+
+    Args:
+        error: What was raised when a handler worked on this request alone.
+    """
+    if isinstance(error, RequestError):
+        return error
+    logger.error("a request failed", exc_info=error)
+    return RequestFailed(
+        f"{type(error).__name__}: expected to answer this request, but the model or its handler failed at it; others"
+        " are answered, and the server's log says why"
+    )
+
+
+def _by_request(batch: list[Place]) -> list[list[Place]]:
+    """The items of a batch, in lists of those of the same request."""
+    requests: dict[int, list[Place]] = {}
+    for place in batch:
+        requests.setdefault(place[0], []).append(place)
+    return [*requests.values()]
+
+
+def _is_of_device(error: Exception) -> bool:
+    """Return whether CUDA reports an error, such as an assertion of a kernel, after which a process cannot use it.
+
+    CTranslate2 and the other stage tell it by their messages alone.
+    """
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    return isinstance(error, (RuntimeError, StageFailed)) and bool(_CUDA_FAILED.match(str(error)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The settings that every model has under `handler:` in its archive's YAML, and the loading of its weights."""
+"""The settings that every model has under `handler:` in its archive's YAML, and where its weights are."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ READ_THREADS_VARIABLE = "REELSCRIBE_READ_THREADS"
 
 MOST_READ_THREADS = 2
 """The most threads that decode requests by default: with more, they wait for each other (bench/log.md)."""
-
-_OF_TRAINING_ALONE = ".masked_spec_embed"
-"""End of the name of a parameter that a wav2vec2 has for its training, and that published ones lack."""
 
 ARCHIVE_FOLDER = Path(__file__).parents[1]
 """The folder that holds the handler: the unpacked archive, or handlers/ where nothing is packed."""
@@ -175,35 +172,6 @@ def check_folder(setting: str, model: str) -> None:
         raise StartupError(
             f"YAML, handler, {setting}: the folder {model} is gone; put it back, or build the archive again"
         )
-
-
-def load_pretrained(model_class: Any, settings: ModelSettings, device: torch.device) -> Any:
-    """Load a model for inference.
-
-    Args:
-        model_class: A class of transformers that has `from_pretrained`.
-        settings: Which weights to load, and in which dtype.
-        device: Where to load them.
-
-    Returns:
-        The model in evaluation mode on `device`. It is Any, as models of different classes share no typed interface.
-
-    Raises:
-        StartupError: Some of its weights are missing, for which transformers would take random ones.
-    """
-    model, found = model_class.from_pretrained(
-        settings.pretrained,
-        revision=settings.revision,
-        dtype=settings.torch_dtype(device),
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(name for name in found["missing_keys"] if not name.endswith(_OF_TRAINING_ALONE)):
-        raise StartupError(
-            f"{settings.pretrained}: expected all weights of a {type(model).__name__}, got none for {len(missing)} of"
-            f" its parameters, such as {missing[0]}; save or download the model again"
-        )
-    return model.to(device).eval()
 
 
 def revision_of(settings: ModelSettings, model: Any) -> str:

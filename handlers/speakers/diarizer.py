@@ -17,7 +17,8 @@ from transformers import (
 )
 
 from reelscribe.errors import StartupError
-from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, revision_of
+from runtime.pretrained import from_pretrained, load_pretrained
 from speakers.voice_activity import Stretch
 from speakers.voice_encoder import HOP, SAMPLE_RATE
 from transcripts.speech_model import Samples
@@ -38,7 +39,7 @@ class Diarizer:
             FloatingPointError: The dtype has too small a range for what the model computes.
         """
         self._device = device
-        self._processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        self._processor: Any = from_pretrained(AutoProcessor, settings)
         if not isinstance(self._processor, Nemotron3DiarizationProcessor):
             raise StartupError(
                 f"YAML, handler, diarizer: expected a Nemotron diarization model, got {settings.model} with a"

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from runtime.prompt_text import special_ids
 from transcripts.speech_model import round_seconds
 
 ANY = -1
@@ -40,8 +41,8 @@ class SpelledWords(NamedTuple):
 class Speller:
     """Spells words with the vocabulary of a model.
 
-    Letters have the case of the vocabulary. Digits and letters that it lacks become `ANY`, as is a word without any;
-    other characters that it lacks, such as punctuation, are left out.
+    Letters have the case of the vocabulary. Digits and letters that it lacks become `ANY`, as do special tokens, and a
+    word without any letter; other characters that it lacks, such as punctuation, are left out.
     """
 
     def __init__(self, tokenizer: Any, delimiter: str | None) -> None:
@@ -69,7 +70,7 @@ class Speller:
         # Letters, marks such as the vowels of Hindi, and numbers.
         heard = "".join(c for c in cased if unicodedata.category(c)[0] in "LMN" or c in self._characters)
         ids = self._tokenizer.convert_tokens_to_ids(self._tokenizer.tokenize(heard))
-        return [ANY if token == self._tokenizer.unk_token_id else token for token in ids] or [ANY]
+        return [ANY if token in special_ids(self._tokenizer) else token for token in ids] or [ANY]
 
 
 class TokenSpan(NamedTuple):

@@ -16,7 +16,8 @@ from transformers import AutoProcessor, ParakeetFeatureExtractor
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import PromptError, StartupError
 from runtime.metrics import Counters
-from runtime.model_settings import load_pretrained, revision_of
+from runtime.model_settings import revision_of
+from runtime.pretrained import from_pretrained, load_pretrained
 from transcripts.parakeet_features import ParakeetFeatures
 from transcripts.speech_model import Chunk, Samples, SpeechSettings, one_task_each, with_translations
 
@@ -60,7 +61,7 @@ class OneStageModel(ABC, Generic[Answer]):
         """
         self._counters = counters or Counters()
         self._device = device
-        self._processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        self._processor: Any = from_pretrained(AutoProcessor, settings)
         self.tokenizer, self._extractor = self._processor.tokenizer, self._processor.feature_extractor
         self._make_features = _features(self._extractor, device)
         self.model = load_pretrained(self.model_class, settings, device)

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
-from transcripts.prompt_text import spelled, text_tokens
+from runtime.prompt_text import spelled
 from transcripts.prompted_model import PromptedModel
-from transcripts.speech_model import Chunk
+from transcripts.speech_model import Chunk, previous_tokens
 
 MOST_CONTEXT_TOKENS = 1000
 """The most tokens of a context. The model has room for more, but each chunk has to read them."""
@@ -30,7 +30,7 @@ class Qwen3AsrModel(PromptedModel):
 
     def check_previous_text(self, text: str) -> None:
         """Raise PromptError for a text that is too long, or has special tokens."""
-        text_tokens(self.tokenizer, text, self.prompt_tokens, set(self.tokenizer.get_added_vocab().values()))
+        previous_tokens(self.tokenizer, text, self.prompt_tokens)
 
     def inputs(self, chunk: Chunk) -> dict[str, Tensor]:
         """Make the spectrogram of a chunk and its conversation."""

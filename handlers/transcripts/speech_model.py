@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import BOTH, ChunkTranscript, SpeechSegment, TranscriptionOptions
-from reelscribe.errors import StartupError
+from reelscribe.errors import PromptError, StartupError
 from runtime.model_settings import ModelSettings
+from runtime.prompt_text import plain_tokens
 
 Samples = NDArray[np.float32]
 """Mono audio at the model's sample rate, (N,) values from -1 to 1."""
@@ -22,6 +23,9 @@ LANGUAGES_WITHOUT_SPACES = frozenset(["zh", "ja", "th", "lo", "my", "yue"])
 
 MIN_CHUNK_SECONDS = 2.0
 """The lowest `chunk_seconds`: cutting a recording into shorter chunks leaves no room to search for silence."""
+
+MAX_PREVIOUS_LETTERS = 10_000
+"""The most letters of an initial prompt and hot words; no model has room for the tokens of so many."""
 
 MIN_TOKENS = 10
 """Tokens that the text of every stretch may have, however short it is: a word or two, and timestamps or a language."""
@@ -86,6 +90,26 @@ class Chunk(NamedTuple):
     """Language, task, vocabulary, beams, and whether words get times."""
     words: tuple[str, ...] | None = None
     """The words that are spoken, whose times are wanted; None if they are to be found out."""
+
+
+def previous_tokens(tokenizer: Any, text: str, most: int) -> list[int]:
+    """Make the tokens of an initial prompt and hot words.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        text: The text, with the space before it if the model wants one.
+        most: The most tokens that the model has room for.
+
+    Raises:
+        PromptError: The text is too long, or has special tokens of the model.
+    """
+    ids = plain_tokens(tokenizer, "initial_prompt, hotwords", text, MAX_PREVIOUS_LETTERS)
+    if len(ids) > most:
+        raise PromptError(
+            f"initial_prompt, hotwords: expected at most {most} tokens together, as many as the model has room for, got"
+            f" {len(ids)}; leave out what is least likely to be said"
+        )
+    return ids
 
 
 class SpeechModel(Protocol):

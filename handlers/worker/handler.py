@@ -209,8 +209,8 @@ class ModelHandler(ABC, Generic[Settings]):
             One response for each request, as text; None after loading the model.
 
         Raises:
-            Exception: The model cannot be loaded, or the whole call failed. In the second case, TorchServe answers all
-                requests of the call with status 503.
+            Exception: The model cannot be loaded, or the device or the other stage is lost. In the second case,
+                TorchServe answers all requests of the call with status 503.
         """
         if data is None:
             try:

@@ -11,14 +11,17 @@ decoding a file, it leaves to threads, which work on several requests at once wh
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from reelscribe import wire
 from reelscribe.contract import shared_memory
-from reelscribe.errors import RequestError, UnsupportedFormat, WireError, kind_of
+from reelscribe.errors import RequestError, RequestFailed, UnsupportedFormat, WireError, kind_of
+from runtime.device_batches import own_error
 from runtime.metrics import Counters, TorchServeMetrics
 from worker.body_file import limited_time
 
@@ -51,6 +54,9 @@ _SIGNATURES = (
 THREAD_VALUES = 100_000
 """Stills and arrays with fewer pixels or samples are read in the worker's own thread. That takes 1 to 3 ms, less than a
 thread needs to wake up and take turns with the others."""
+
+MAX_ANSWER_BYTES = 6_553_500
+"""The most bytes of an answer where the environment does not say, as in TorchServe, which ends a worker for more."""
 
 _PLAIN = "text/plain"
 """Content type of bare texts."""
@@ -194,7 +200,7 @@ class RequestBatch:
         """
         self._context = context
         self._counters = counters or Counters()
-        self._responses: list[Any] = [None] * len(data)
+        self._answers = [""] * len(data)
         self._requests: dict[int, Request] = {}
         self._items: dict[int, Any] = {}
         self._describe_requests: list[int] = []
@@ -224,7 +230,7 @@ class RequestBatch:
                     self._items[i] = self._threads.submit(self._finish_reading, i, request)
                 else:
                     self._items[i] = self._finish_reading(i, request)
-            except RequestError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is that of this request
                 self._refuse(i, error)
 
     @property
@@ -247,8 +253,7 @@ class RequestBatch:
         """Make the responses to all requests of the call.
 
         Args:
-            results: For each entry of `items`, the results of these items, or the error of the request, which may be
-                that of its future.
+            results: For each entry of `items`, the results of these items, or the error of the request.
             description: The response to requests for the model's description.
 
         Returns:
@@ -256,26 +261,47 @@ class RequestBatch:
             Accept: text/plain.
         """
         for i in self._describe_requests:
-            self._responses[i] = description
+            self._answers[i] = self._text(i, description)
         for i, result in zip(self._items, results, strict=True):
             if isinstance(result, RequestError):
                 self._refuse(i, result)
             else:
-                self._responses[i] = self._requests[i].response(result)
-        answers = []
-        for i, response in enumerate(self._responses):
-            plain = _to_plain(response) if i in self._plain_requests else None
-            kind = "application/json" if plain is None else f"{_PLAIN}; charset=utf-8"
-            self._context.set_response_content_type(i, kind)
-            answers.append(_to_json(response) if plain is None else plain)
-        return answers
+                self._respond(i, result)
+        return self._answers
 
-    def _refuse(self, i: int, error: RequestError) -> None:
+    def _respond(self, i: int, results: list[Any]) -> None:
+        """Answer a request with its response, or with an error if that cannot be made or is too large."""
+        try:
+            answer = self._text(i, self._requests[i].response(results))
+            if len(answer.encode()) > (most := _most_bytes()):
+                raise RequestFailed(
+                    f"answer: at most {most:,} bytes (max_response_size of TorchServe), got {len(answer.encode()):,};"
+                    " send less in a request, or ask for less of a file"
+                )
+            self._answers[i] = answer
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is that of this request
+            self._refuse(i, error)
+
+    def _refuse(self, i: int, error: Exception) -> None:
         """Answer a request with an error."""
-        name = type(error).__name__
+        own = own_error(error)
+        name = type(own).__name__
         self._counters.add("errors", error=name)
-        self._context.set_response_status(error.http_status, name, i)
-        self._responses[i] = {"error": {"type": name, "message": str(error)}}
+        self._context.set_response_status(own.http_status, name, i)
+        self._answers[i] = self._text(i, {"error": {"type": name, "message": str(own)}})
+
+    def _text(self, i: int, response: Any) -> str:
+        """The text of the response to request `i`, whose type it sets."""
+        plain = _to_plain(response) if i in self._plain_requests else None
+        kind = "application/json" if plain is None else f"{_PLAIN}; charset=utf-8"
+        self._context.set_response_content_type(i, kind)
+        return _to_json(response) if plain is None else plain
+
+
+def _most_bytes() -> int:
+    """The most bytes of an answer: what the launcher of the server says, or TorchServe's default."""
+    said = os.environ.get(wire.RESPONSE_SIZE_VARIABLE, "")
+    return int(said) if said.isdecimal() else MAX_ANSWER_BYTES
 
 
 def _to_json(response: Any) -> str:

@@ -112,6 +112,7 @@ async def test_without_a_key_no_token_is_sent(server, session):
         (refused(503, "CallFull", "try again"), False, "status 503: try again"),
         (refused(400, "WireError", "no body"), True, "status 400: no body"),
         (refused(507, "OutOfDeviceMemory", "too large"), False, "status 507: too large"),
+        (refused(500, "RequestFailed", "KeyError"), False, "status 500: KeyError"),
     ],
 )
 async def test_a_request_is_refused_for_now_or_for_good(server, session, answer, final, message):

@@ -196,8 +196,11 @@ def test_an_answer_that_is_no_number_is_an_error(tmp_path):
     weights["SDDCNN.0.DDCNN.0.Conv3D_1.layers.0.weight"] *= 1e38  # too much for a frame that is not black
     torch.save(weights, tmp_path / "weights.pth")
     context = load(str(tmp_path))
-    with pytest.raises(FloatingPointError, match="got NaN"):
-        answer(context, np.full((5, 27, 48, 3), 255, np.uint8))
+    good, bad = (np.full((5, 27, 48, 3), value, np.uint8) for value in (0, 255))
+    first, error, last = answer(context, good, bad, good)
+    assert context.statuses == {1: 500}
+    assert error["error"]["message"].startswith("FloatingPointError: ")
+    assert len(first["cut"]) == len(last["cut"]) == 5
 
 
 def test_two_stages_are_refused(model):

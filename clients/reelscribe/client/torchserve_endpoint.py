@@ -120,8 +120,8 @@ class TorchServeEndpoint(Endpoint[Description]):
             value = {}
         value = value if isinstance(value, dict) else {}
         error = value.get("error")
-        if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or ran out of memory
-            return RequestRefused(status, message_of(error), permanent=status not in (QUEUE_FULL, OUT_OF_MEMORY))
+        if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or failed at it
+            return RequestRefused(status, message_of(error), permanent=status not in TRANSIENT)
         message = message_of(value) if "message" in value else printable(" ".join(text[:2000].split())[:200])
         if status in TRANSIENT:
             return RequestRefused(status, message)

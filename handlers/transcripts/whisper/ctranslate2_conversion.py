@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from transformers import WhisperForConditionalGeneration
 
 from reelscribe.errors import StartupError
+from runtime.pretrained import own_files_alone
 from transcripts.whisper.ctranslate2_engine import ENCODER_FILE
 
 _FLOATS = ("auto", "float32", "float16", "bfloat16")
@@ -33,14 +34,21 @@ def convert(weights: str, target: str, dtype: str) -> None:
         dtype: A type of CTranslate2, which the files then have; "auto" keeps that of the weights.
 
     Raises:
-        StartupError: CTranslate2 has no such type.
+        StartupError: CTranslate2 has no such type, or the weights name code or weights that are elsewhere.
     """
+    with own_files_alone(weights):
+        _convert(weights, target, dtype)
+
+
+def _convert(weights: str, target: str, dtype: str) -> None:
     if dtype not in ("auto", *ACCEPTED_MODEL_TYPES):
         raise StartupError(f"dtype: expected auto or one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {dtype!r}")
     converter = _DecoderConverter(weights) if dtype in _FLOATS else TransformersConverter(weights)
     converter.convert(target, quantization=None if dtype == "auto" else dtype)
     if dtype in _FLOATS:
-        encoder = WhisperForConditionalGeneration.from_pretrained(weights, dtype=dtype).get_encoder()
+        encoder = WhisperForConditionalGeneration.from_pretrained(
+            weights, dtype=dtype, use_safetensors=True
+        ).get_encoder()
         tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
         save_file(tensors, Path(target, ENCODER_FILE), metadata={"format": "pt"})
 

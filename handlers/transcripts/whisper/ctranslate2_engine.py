@@ -23,6 +23,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from reelscribe.errors import StartupError, missing_package
 from runtime.model_settings import revision_of
+from runtime.pretrained import from_pretrained
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.engine_interface import (
     AlignedTokens,
@@ -67,8 +68,8 @@ class CTranslate2Engine:
                 f"YAML, handler, generation: engine ctranslate2 has {', '.join(_OPTIONS)} alone, got"
                 f" {', '.join(sorted(unknown))}; leave it out, or build the archive without --engine"
             )
-        self.config = config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
-        generation = GenerationConfig.from_pretrained(settings.pretrained, revision=settings.revision or "main")
+        self.config = config = from_pretrained(AutoConfig, settings)
+        generation = from_pretrained(GenerationConfig, settings)
         self.tokens = WhisperTokens(generation, config.eos_token_id, timestamps=settings.timestamps)
         self.word_times = bool(getattr(generation, "alignment_heads", None))
         self.max_new_tokens = settings.generation.get("max_new_tokens", math.inf)

@@ -17,6 +17,7 @@ from transformers import AutoProcessor, WhisperForConditionalGeneration
 from reelscribe.contract.speech import MOST_BEAMS, ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
+from runtime.pretrained import from_pretrained
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from transcripts.speech_model import (
     Chunk,
@@ -204,4 +205,4 @@ def _load_engine(settings: SpeechSettings, device: torch.device, *, whole: bool)
 
 
 def _processor(settings: SpeechSettings) -> Any:
-    return AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+    return from_pretrained(AutoProcessor, settings)

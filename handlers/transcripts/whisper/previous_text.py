@@ -6,11 +6,10 @@ way again, so a text of the user's own in this place tells the model which words
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from reelscribe.errors import PromptError
-from transcripts.prompt_text import text_tokens
+from transcripts.speech_model import previous_tokens
 
 _START = "<|startofprev|>"
 
@@ -51,7 +50,4 @@ class PreviousText:
         if self._start is None:
             raise PromptError("initial_prompt, hotwords: expected none, as this model takes none; leave them out")
         # Whisper's words begin with their space, and so does a text.
-        ids = text_tokens(
-            self._tokenizer, f" {text}", self.most_tokens, range(self._tokenizer.eos_token_id, sys.maxsize)
-        )
-        return [self._start, *ids]
+        return [self._start, *previous_tokens(self._tokenizer, f" {text}", self.most_tokens)]

@@ -19,7 +19,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from reelscribe.errors import StartupError
 from runtime.generation import LimitedTokens
-from runtime.model_settings import load_pretrained, revision_of
+from runtime.model_settings import revision_of
+from runtime.pretrained import load_pretrained
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.engine_interface import AlignedTokens, DecodedTokens, average_logprob, token_limits
 from transcripts.whisper.tokens import TokenSegment, WhisperTokens

@@ -26,7 +26,7 @@ from reelscribe import wire
 from reelscribe.contract.descriptions import CaptionerDescription, ClipModelDescription, SpeechDescription, identity_of
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.audio import Audio, AudioTask
-from reelscribe.errors import StageFailed, StartupError, WireError
+from reelscribe.errors import RequestError, StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.second_stage import TensorTree
 from speech_handler import SpeechHandler
@@ -151,10 +151,8 @@ def map_requests(pipe: Connection) -> None:
         in_flight=2,
     )
     while True:
-        try:
-            pipe.send(batches.map(pipe.recv()))
-        except (StageFailed, WireError) as error:
-            pipe.send(str(error))
+        results = batches.map(pipe.recv())
+        pipe.send([type(each).__name__ if isinstance(each, RequestError) else each for each in results])
 
 
 def serve_double(pipe: Connection) -> None:
@@ -177,11 +175,11 @@ def serve_double_when_there_is_room(pipe: Connection) -> None:
     pipe.send(moved[0])
 
 
-def test_batches_that_do_not_fit_the_second_stage_are_halved_and_its_errors_fail_one_call():
+def test_batches_that_do_not_fit_the_second_stage_are_halved_and_its_errors_are_those_of_one_request():
     with running(map_requests, serve_double) as stages:
         numbers = list(range(50))
         assert stages.ask([numbers[:7], [], numbers[7:]]) == [[0, 2, 4, 6, 8, 10, 12], [], [n * 2 for n in numbers[7:]]]
-        assert stages.ask([[1, 2], [3, 4, -1, 5], numbers]) == "second stage: ValueError: minus one"
+        assert stages.ask([[1, 2], [3, 4, -1, 5], [6]]) == [[2, 4], "RequestFailed", [12]]
         assert stages.ask([numbers]) == [[n * 2 for n in numbers]]
 
 
@@ -192,10 +190,10 @@ def test_batches_that_the_second_stage_cannot_receive_for_want_of_memory_are_hal
         assert stages.receive(1) == 3
 
 
-def test_a_tree_that_cannot_be_sent_in_either_direction_fails_its_call():
+def test_a_tree_that_cannot_be_sent_in_either_direction_fails_its_request():
     with running(map_requests, serve_double) as stages:
-        assert stages.ask([[1j]]).startswith("stage: expected a dense tensor")
-        assert stages.ask([[-2], [1]]).startswith("second stage: WireError: stage: expected a dict, list, tensor")
+        assert stages.ask([[1j], [2]]) == ["WireError", [4]]
+        assert stages.ask([[-2], [1]]) == ["RequestFailed", [2]]
         assert stages.ask([[1]]) == [[2]]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from reelscribe.errors import OutOfDeviceMemory
+from reelscribe.errors import OutOfDeviceMemory, PromptError, RequestFailed, StageFailed, StageLost
 from runtime.device_batches import DeviceBatches
 
 
@@ -108,13 +108,13 @@ SUBMITTED = ["submit 1", "submit 2", "submit 3"]
         (["run 1", "run 2"], [*SUBMITTED, "run 1", "run 2", "run 3"]),
     ],
 )
-def test_when_a_batch_fails_those_in_flight_are_finished_before_its_error_is_raised(failing, steps):
+def test_when_a_stage_is_lost_those_in_flight_are_finished_before_its_error_is_raised(failing, steps):
     done = []
 
     def step(name: str) -> None:
         done.append(name)
         if name in failing:
-            raise ValueError(name)
+            raise StageLost(name)
 
     def submit(slices: list[list[int]]) -> int:
         step(f"submit {slices[0][0]}")
@@ -124,17 +124,73 @@ def test_when_a_batch_fails_those_in_flight_are_finished_before_its_error_is_rai
         step(f"run {number}")
         return [number]
 
-    with pytest.raises(ValueError, match=failing[0]):
+    with pytest.raises(StageLost, match=failing[0]):
         DeviceBatches(run, 1, submit=submit, in_flight=3).map([[1, 2, 3, 4]])
     assert done == steps
 
 
-def test_other_errors_are_not_hidden():
-    def broken(pieces: list[np.ndarray]) -> list[str]:
-        raise RuntimeError("shapes do not match")
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA failed with error device-side assert triggered"),  # CTranslate2
+        StageFailed("second stage: AcceleratorError: CUDA error: device-side assert triggered"),
+        StageLost("the other stage has ended"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_device_that_is_lost_fails_the_call_at_once(error):
+    device = Device(room=0, error=error)
+    with pytest.raises(type(error), match=str(error)):
+        DeviceBatches(device, size=4).map([request(1), request(2)])
+    assert device.sizes == [2]
 
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        DeviceBatches(broken, size=4).map([request(1)])
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("CUDA error, as the prompt says"),
+        RuntimeError("shapes do not match"),
+        IndexError(),
+        AssertionError(),
+        RecursionError(),
+        StageFailed("second stage: KeyError: 5"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("stage", ["submit", "collect"])
+def test_whatever_one_request_brings_costs_it_alone(error, stage, caplog):
+    device = Device(room=8, error=error, poison="5")
+    stages = {stage: device, {"submit": "collect", "collect": "submit"}[stage]: list}
+    batches = DeviceBatches(stages["collect"], 4, submit=stages["submit"])
+    results = batches.map([request(1, 2), request(4, *[5] * 50), request(7, 8)])
+    assert results[::2] == [["1", "2"], ["7", "8"]]
+    assert isinstance(results[1], RequestFailed)
+    assert str(results[1]).startswith(f"{type(error).__name__}: expected to answer this request")
+    assert len(device.sizes) == 4  # the first batch, each of its requests, and the rest of the others
+    assert batches.size == 4
+    assert caplog.records[-1].exc_info[1] is error
+
+
+def test_a_refusal_by_the_model_is_that_of_its_request():
+    results = DeviceBatches(Device(room=8, error=PromptError("no room"), poison="5"), 4).map([request(1), request(5)])
+    assert results[0] == ["1"]
+    assert (type(results[1]), str(results[1])) == (PromptError, "no room")
+
+
+def test_a_model_that_answers_nothing_is_tried_once_more_for_each_request():
+    device = Device(room=0, error=ValueError())
+    results = DeviceBatches(device, size=8).map([request(1, 2, 3), request(4), request(5, 6)])
+    assert [type(result) for result in results] == [RequestFailed] * 3
+    assert device.sizes == [6, 3, 1, 2]
+
+
+def test_an_item_that_cannot_be_measured_costs_its_request_alone():
+    results = DeviceBatches(lambda parts: [len(item) for part in parts for item in part], 4, length=len).map(
+        [["a", "bb"], ["a", None], ["ccc"]]
+    )
+    assert results[::2] == [[1, 2], [3]]
+    assert isinstance(results[1], RequestFailed)
 
 
 def test_batches_are_submitted_ahead_but_not_too_many_and_halved_at_either_stage():

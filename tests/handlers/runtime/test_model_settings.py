@@ -13,7 +13,8 @@ from transformers import AutoModelForImageTextToText
 
 from reelscribe.errors import StartupError
 from runtime import model_settings
-from runtime.model_settings import ModelSettings, load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, revision_of
+from runtime.pretrained import load_pretrained
 from support.fake_hub import COMMIT
 from transcripts.speech_model import SpeechSettings
 

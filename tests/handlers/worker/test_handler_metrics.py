@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import caption_handler
 import speech_handler
+from captions import frame_requests
+from captions.captioner import Captioner
 from reelscribe import wire
 from runtime.metrics import COUNTER_NAMES, Counters, MetricsReporter, metric_name
 from support.fake_context import FakeContext, parsed
@@ -102,13 +105,31 @@ def test_a_speech_model_counts_seconds_of_audio(demo_speech):
     assert context.metrics.reported["reelscribe_tokens_total", "captioner", "1.0"] > 0
 
 
-def test_a_call_that_fails_counts_as_an_error_of_each_of_its_requests(demo_model):
+def test_a_call_that_fails_counts_as_an_error_of_each_of_its_requests(demo_model, monkeypatch):
+    def lost(*_):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
     handler, context = caption_handler.CaptionHandler(), FakeContext({"model": demo_model})
     context.metrics = FakeMetrics(*ALL)
     handler.handle(None, context)
-    with pytest.raises(AttributeError):
-        handler.handle([None, None], context)
-    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", "AttributeError"] == 2
+    monkeypatch.setattr(Captioner, "decode", lost)
+    frame = {"body": b"".join(wire.pack(np.zeros((50, 50, 3), np.uint8)))}
+    with pytest.raises(torch.AcceleratorError):
+        handler.handle([frame, frame], context)
+    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", "AcceleratorError"] == 2
+
+
+def test_requests_that_fail_by_themselves_count_as_errors(demo_model, monkeypatch):
+    def fail(_):
+        raise MemoryError
+
+    handler, context = caption_handler.CaptionHandler(), FakeContext({"model": demo_model})
+    context.metrics = FakeMetrics(*ALL)
+    handler.handle(None, context)
+    monkeypatch.setattr(frame_requests, "is_still", fail)
+    assert len(handler.handle([{"body": b""}, {"body": b""}], context)) == 2
+    assert context.statuses == {0: 500, 1: 500}
+    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", "RequestFailed"] == 2
 
 
 def test_a_worker_answers_without_declared_metrics(demo_model):

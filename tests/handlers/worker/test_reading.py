@@ -128,11 +128,11 @@ def test_when_a_call_fails_what_was_not_read_yet_is_dropped_and_the_next_call_is
 
     def fail(slices: list[list[str]]) -> list[str]:
         assert started.wait(SECONDS)
-        raise ValueError("the device is broken")
+        raise RuntimeError("CUDA error: the device is broken")
 
     never = Unread(lambda: pytest.fail("read after the call had failed"), MANY)
     with ThreadPoolExecutor(1) as one:
-        with pytest.raises(ValueError, match="the device is broken"):
+        with pytest.raises(RuntimeError, match="the device is broken"):
             answers(call(["a"], Unread(read, MANY), never), DeviceBatches(fail, 1), one, FakeContext())
         release.set()
         assert answers(

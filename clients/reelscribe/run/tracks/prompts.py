@@ -22,6 +22,7 @@ _FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
 MOST_ANSWER_CHARACTERS = 2**17
 """Largest answer that is parsed as JSON, in characters; models write a tenth of it. It is checked in the event loop,
 which would wait for some minutes until millions of keywords are compared with a schema."""
+_SPECIAL_TOKEN = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
 _QUOTED_LETTERS = 2000
 """The most letters of an answer that are quoted to the model."""
 _MOST_LEVELS = 100
@@ -63,7 +64,7 @@ def fill(
 
 def without_special_tokens(text: str) -> str:
     """Return a text in which nothing looks like a special token of a model, which would be refused or read as one."""
-    return text.replace("<|", "< |")
+    return _SPECIAL_TOKEN.sub("< ", text)
 
 
 def words_between(utterances: Sequence[Utterance], start: float, end: float) -> str:
@@ -191,6 +192,6 @@ def _levels(value: Any) -> int:
 def ask_again(prompt: str, answer: str, why: str) -> str:
     """Return the prompt for one more try after a refused answer."""
     return (
-        f"{prompt}\n\nYour last answer was:\n{answer[:_QUOTED_LETTERS]}\n\nIt cannot be used, because {why}. Answer"
-        " with JSON that can be used, and with nothing else."
+        f"{prompt}\n\nYour last answer was:\n{without_special_tokens(answer[:_QUOTED_LETTERS])}\n\nIt cannot be used,"
+        f" because {without_special_tokens(why)}. Answer with JSON that can be used, and with nothing else."
     )
