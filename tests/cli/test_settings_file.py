@@ -209,3 +209,13 @@ def test_the_key_of_openai_goes_to_the_server_that_the_user_names_with_it_alone(
     assert [getattr(each, "token", each) for each in got] == keys
     assert (why or "") in output
     assert ("WARNING: OPENAI_API_KEY is sent to no server" in output) == bool(why)
+
+
+def test_the_working_folder_names_no_host_that_may_get_a_password(user, folder):
+    folder.write_text('[browse]\nmedia-host = "elsewhere.example"\n')
+    refused = CliRunner().invoke(app, ["browse", "out"])
+    assert refused.exit_code == 2
+    assert "names a media-host" in " ".join(refused.output.split())
+    folder.unlink()
+    user.write_text('[browse]\nmedia-host = "ours.example"\n')
+    assert "expected the folder of a run" in " ".join(CliRunner().invoke(app, ["browse", "out"]).output.split())

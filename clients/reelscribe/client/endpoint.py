@@ -52,6 +52,8 @@ WORKER_DIED = frozenset({500, 507})
 MAX_MESSAGE = 1000
 """Number of characters of a server's message that are kept."""
 
+_EXAMPLES = "http://127.0.0.1:8080, or like openai+http://127.0.0.1:8000/v1 for a server with OpenAI's API"
+
 Description = TypeVar("Description", bound=ModelDescription)
 
 
@@ -97,7 +99,7 @@ class Server:
 
     def __post_init__(self) -> None:
         if not isinstance(self.url, str):
-            raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {self.url!r}")
+            raise UsageError(f"server: expected an address like {_EXAMPLES}, got {self.url!r}")
         check_trusted_certificates(self.address)
 
     @property
@@ -108,8 +110,7 @@ class Server:
     @cached_property
     def address(self) -> str:
         """The address for HTTP, as it is connected to, without a slash at its end."""
-        example = "http://127.0.0.1:8080, or like openai+http://127.0.0.1:8000/v1 for a server with OpenAI's API"
-        return checked_server_address(self.url.removeprefix(OPENAI), example)
+        return checked_server_address(self.url.removeprefix(OPENAI), _EXAMPLES)
 
 
 @dataclass(frozen=True)
