@@ -56,7 +56,7 @@ MOST_FAILURES = 3
 _FETCHED = (BESIDE, FAILURES_NAME, LEDGER)
 """What another machine needs to go on; thumbnails are made anew where pages need them. The ledger comes last."""
 
-_UNFINISHED = (".partial", ".ordered", ".old", "-wal", "-shm", "-journal")
+_UNFINISHED = (".partial", ".old", "-wal", "-shm", "-journal")
 """What the names of files end in that are being written."""
 
 _SENDERS = 8
