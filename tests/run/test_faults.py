@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from reelscribe import wire
 from reelscribe._track_specs import ModelSpec
+from reelscribe.cli import app
 from reelscribe.client import operations
 from reelscribe.client.balancer import Balancer
 from reelscribe.client.endpoint import Server
@@ -150,3 +152,15 @@ async def test_a_digest_that_is_none_is_computed_anew(value, library, undisturbe
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as ledger:
         ((length,),) = ledger.execute("SELECT DISTINCT length(sha256) FROM files")
     assert length == 64
+
+
+def test_a_fault_of_all_sources_is_no_traceback_and_the_next_run_does_them(library, tmp_path, monkeypatch):
+    command = ["shots", str(library), "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        break_(patch, DecodePool, "read", lambda *_: True, RuntimeError("out of luck"))
+        failed = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert failed.exit_code == 3
+    assert failed.stderr.count("WARNING: ") == len(LEVELS)
+    assert "RuntimeError: out of luck (" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0

@@ -103,3 +103,12 @@ async def test_a_name_in_a_list(video, tmp_path):
     assert found.pop(str(tmp_path / GOOD)) is None
     assert len(found) == len(names)
     assert None not in found.values()
+
+
+async def test_a_file_below_a_folder_with_the_name_of_a_member(video, tmp_path, monkeypatch):
+    (folder := tmp_path / "s.tar::x").mkdir()
+    (folder / GOOD).write_bytes(video)
+    monkeypatch.chdir(folder)
+    (tmp_path / "list").write_text(GOOD)
+    assert await errors(tmp_path / "out", GOOD) == {GOOD: "MediaError"}
+    assert await errors(tmp_path / "out", SourceList("../list")) == {GOOD: "MediaError"}

@@ -50,7 +50,7 @@ class Found(NamedTuple):
     """The list and the number of its row in a table, such as ``films.csv:17``; empty if it is in none."""
 
 
-_NO_MEMBER = (
+NO_MEMBER = (
     "expected a name without .tar::, which is how a member of an archive is named, and this is none; rename it, or name"
     " its archive"
 )
@@ -225,7 +225,7 @@ def _find_named(
         yield Found(name)
         return
     for found in _find_listed(name, suffixes, order, stores):
-        yield found._replace(problem=_NO_MEMBER) if is_member(found.path) else found
+        yield found._replace(problem=NO_MEMBER) if is_member(found.path) else found
 
 
 def _find_listed(

@@ -37,9 +37,9 @@ from reelscribe.results.known_files import AskedFile, KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.file_search import Found, Names, Selection, find_sources, with_stats
+from reelscribe.run.file_search import NO_MEMBER, Found, Names, Selection, find_sources, with_stats
 from reelscribe.run.tracks.planned import PlannedTrack, for_source, options_in
-from reelscribe.storage.address import is_stored, suffix
+from reelscribe.storage.address import is_member, is_stored, suffix
 from reelscribe.storage.stores import Stores
 
 NAMES_AT_ONCE = 1000
@@ -398,6 +398,8 @@ class Listing:
     def _candidate(self, found: Found) -> _Candidate:
         """Return a source with the tracks as they are for it. One whose options cannot be used has a problem."""
         key = path_key(found.path)
+        if is_member(os.fsdecode(key)) != is_member(found.path):  # a folder above the current one has such a name
+            found = found._replace(problem=NO_MEMBER, stat="")
         try:
             options = options_in(found.extra, self._tracks)
             tracks = for_source(self._tracks, options)
