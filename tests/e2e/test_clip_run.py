@@ -15,9 +15,11 @@ import pytest
 
 import reelscribe
 from compare_with_truth import clips_with_descriptions
+from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.server.config_properties import read_properties
 from servers.torchserve import HANDLERS, ROOT
 from support.patience import PATIENCE
 from support.scraping import growth, scrape_server
@@ -62,6 +64,11 @@ def test_an_answer_fits_the_schema_that_a_run_asks_for(clips, tmp_path):
     assert result.exit_code == 0, result.output
     (record,) = read_records(tmp_path / "out")
     assert [set(clip["json"]) for clip in record["clips"]] == [{"first", "then"}] * 4
+
+
+def test_workers_know_the_largest_answer_that_the_server_takes(clips):
+    (said,) = {psutil.Process(pid).environ()[wire.RESPONSE_SIZE_VARIABLE] for pid in clips.workers()}
+    assert said == read_properties(clips.instance.config.read_text())["max_response_size"]
 
 
 async def test_a_hostile_prompt_costs_none_of_the_files_that_are_joined_with_its_own(clips):
