@@ -303,10 +303,10 @@ def own_error(error: Exception) -> RequestError:
     """
     if isinstance(error, RequestError):
         return error
-    logger.error("a request failed", exc_info=error)
+    logger.error("the model or its handler failed", exc_info=error)
     return RequestFailed(
-        f"{type(error).__name__}: expected to answer this request, but the model or its handler failed at it; others"
-        " are answered, and the server's log says why"
+        f"{type(error).__name__}: expected to answer this request, but the model or its handler failed at it; look for"
+        " the reason in the server's log"
     )
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from huggingface_hub import constants
 from transformers import GenerationConfig
-from transformers.utils import is_flash_attn_2_available
 from transformers.utils.hub import cached_file
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 from reelscribe.errors import StartupError, brief
 from runtime.model_settings import ModelSettings

@@ -15,12 +15,15 @@ import pytest
 
 import reelscribe
 from compare_with_truth import clips_with_descriptions
+from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.server.config_properties import read_properties
 from servers.torchserve import HANDLERS, ROOT
 from support.alike import assert_alike
 from support.patience import PATIENCE
+from support.scraping import growth, scrape_server
 from support.servers import RunningServer, assert_same_records, read_records, run_with_curl, serve, wait_until
 from synthetic.event_clips import random_event_clip
 from synthetic.video_files import empty_box
@@ -31,12 +34,13 @@ SMALL_REQUESTS = ("--clips", "shots", "--clips-per-request", "2")
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory, clip_model) -> Iterator[RunningServer]:
-    """A server of its own with two workers, because a test kills them."""
+    """A server of its own with two workers, because a test kills them, which join requests as on a GPU."""
     directory = tmp_path_factory.mktemp("clips")
     handlers = directory / "handlers"
     shutil.copytree(HANDLERS, handlers)
     settings = (handlers / "clip.yaml").read_text()
-    (handlers / "clip.yaml").write_text(settings.replace("Workers: 1", "Workers: 2"))
+    settings = settings.replace("Workers: 1", "Workers: 2").replace("# batchSize", "batchSize")
+    (handlers / "clip.yaml").write_text(settings.replace("# maxBatchDelay", "maxBatchDelay"))
     archive.build("clips", "clip", clip_model, directory / "store", handlers=handlers)
     with serve(directory, "clips") as running:
         yield running
@@ -61,6 +65,29 @@ def test_an_answer_fits_the_schema_that_a_run_asks_for(clips, tmp_path):
     assert result.exit_code == 0, result.output
     (record,) = read_records(tmp_path / "out")
     assert [set(clip["json"]) for clip in record["clips"]] == [{"first", "then"}] * 4
+
+
+def test_workers_know_the_largest_answer_that_the_server_takes(clips):
+    (said,) = {psutil.Process(pid).environ()[wire.RESPONSE_SIZE_VARIABLE] for pid in clips.workers()}
+    assert said == read_properties(clips.instance.config.read_text())["max_response_size"]
+
+
+async def test_a_hostile_prompt_costs_none_of_the_files_that_are_joined_with_its_own(clips):
+    before, file = scrape_server(clips), (CLIPS / "events.mp4").read_bytes()
+    prompts = [{}] * 3 + [{"X-Reelscribe-Prompt": "<|video_pad|>"}] + [{}] * 2
+    workers = [psutil.Process(pid) for pid in clips.workers()]
+    for worker in workers:
+        worker.suspend()  # until all requests are there
+    try:
+        requests = [asyncio.ensure_future(clips.post(file, headers)) for headers in prompts]
+        await growth(clips, before, ("ts_inference_requests_total", "clips"), count=len(prompts))
+    finally:
+        for worker in workers:
+            worker.resume()
+    answers = await asyncio.gather(*requests)
+    assert [status for status, _ in answers] == [200] * 3 + [422] + [200] * 2
+    assert json.loads(answers[3][1])["error"]["type"] == "PromptError"
+    assert len({text for status, text in answers if status == 200}) == 1
 
 
 def test_curl_gets_the_description_of_a_picture(clips, tmp_path):

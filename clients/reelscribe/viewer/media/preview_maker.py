@@ -67,12 +67,9 @@ def make_preview(source: Path, destination: Path, *, cancelled: threading.Event 
     try:
         with atomic_file(destination) as file:
             request = {"path": str(source), "out": file.fileno()}
-            for message, _ in child_process.messages(
+            for message, _ in messages(
                 "reelscribe.viewer.media.preview_maker", request, files=[file.fileno()], cancelled=cancelled
             ):
-        with atomic_file(destination) as partial:
-            request = {"path": str(source), "out": str(partial)}
-            for message, _ in messages("reelscribe.viewer.media.preview_maker", request, cancelled=cancelled):
                 if "unwritable" in message:
                     raise OutputError(f"{destination}: a preview cannot be written: {message['unwritable']}")
     except OSError as error:
