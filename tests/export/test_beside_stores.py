@@ -39,7 +39,7 @@ def test_results_are_put_beside_objects_once_and_are_those_of_format(scheme, buc
     found = bucket.contents()
     assert list(found) == ["a/b.en.srt", "a/b.reelscribe.json", "c#d.en.srt", "c#d.reelscribe.json"]
     assert found["a/b.reelscribe.json"] + found["c#d.reelscribe.json"] == path.read_bytes()
-    exported = export(path, tmp_path / "exported", ["srt"])
+    exported = export(path, tmp_path / "exported", ["srt"]).written
     assert [file.read_bytes() for file in exported] == [found["a/b.en.srt"], found["c#d.en.srt"]]
     bucket.written.clear()
     assert write_beside(path, tmp_path, ["srt", "json"]).unchanged == 4

@@ -47,7 +47,7 @@ def test_one_record_is_in_memory_at_a_time(tmp_path):
 def test_formats_that_are_named_twice_are_written_once(tmp_path):
     line = json.dumps(dict(reversed(record("/v/a.mp4", "x").items())), separators=(",", ":"))
     (tmp_path / "a.jsonl").write_text(line)
-    written = export(tmp_path / "a.jsonl", tmp_path / "out", ["csv", "vtt", "csv"])
+    written = export(tmp_path / "a.jsonl", tmp_path / "out", ["csv", "vtt", "csv"]).written
     assert sorted(written) == [
         tmp_path / "out/captions.csv",
         tmp_path / "out/sources.csv",
@@ -172,7 +172,7 @@ def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
 @pytest.mark.parametrize("number", [0, 1, 5000])
 def test_compressed_records_are_the_same_bytes_in_one_frame(tmp_path, number):
     path = annotations(tmp_path, [record(f"{k}.mp4", "a \ud800 star") for k in range(number)])
-    written = export(path, tmp_path / "out", ["jsonl.zst"])
+    written = export(path, tmp_path / "out", ["jsonl.zst"]).written
     assert written == [tmp_path / "out/annotations.jsonl.zst"]
     with CompressedInputStream(written[0], "zstd") as file:
         assert file.read() == path.read_bytes()

@@ -30,7 +30,7 @@ def test_a_segment_stays_on_its_line_whatever_it_holds():
 
 def test_each_source_in_which_somebody_speaks_has_a_file(tmp_path):
     records = [transcript_record("/v/a.mp4", "Hello."), transcript_record("/v/b/c.ogg"), record("/v/d.mp4", "a star")]
-    written = export(annotations(tmp_path, records), tmp_path, ["txt"], CueRules(made_from="captions"))
+    written = export(annotations(tmp_path, records), tmp_path, ["txt"], CueRules(made_from="captions")).written
     assert written == [tmp_path / "txt/a.mp4.txt"]
     assert written[0].read_bytes() == b"Hello.\n"
 

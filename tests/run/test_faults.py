@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import tarfile
 from collections.abc import Callable
@@ -23,8 +24,10 @@ from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool.frames import ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.export import subtitles
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
+from reelscribe.results.records import CaptionResult
 from reelscribe.run import node
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions, CaptionTrack
@@ -141,6 +144,31 @@ async def test_a_fault_while_a_member_is_fetched_costs_it_alone(step, library, t
     undisturbed, error = await annotate(archive, tmp_path / "undisturbed"), RuntimeError("out of luck")
     break_(monkeypatch, *step, of_path, error)
     await check(archive, tmp_path / "out", undisturbed, error, caplog)
+
+
+@pytest.mark.parametrize("where", ["--format", "--beside"])
+def test_a_fault_in_an_export_costs_one_source(where, library, tmp_path, monkeypatch):
+    films, out = shutil.copytree(library, tmp_path / "films"), tmp_path / "out"
+    asyncio.run(annotate(films, out))
+    command = ["export", str(out), where, "vtt"]
+    with monkeypatch.context() as patch:
+        break_(patch, subtitles, "cues_of", of_path, RuntimeError("out of luck"))
+        failed = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert failed.exit_code == 3
+    assert f"{films}/victim.mp4" in failed.stderr
+    assert "RuntimeError: out of luck" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert {path.name.partition(".")[0] for path in tmp_path.rglob("*.vtt")} == {"a", "x", "y"}
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert len(list(tmp_path.rglob("*.vtt"))) == len(LEVELS)
+
+
+async def test_a_fault_in_writing_a_record_costs_that_record(library, undisturbed, tmp_path, monkeypatch, caplog):
+    error = RuntimeError("out of luck")
+    with monkeypatch.context() as patch:
+        break_(patch, CaptionResult, "spans", lambda result: "frame 25" in str(list(result.captions())), error)
+        await check(library, tmp_path, undisturbed, error, caplog)
+    assert await annotate(library, tmp_path) == undisturbed
 
 
 @pytest.mark.parametrize("value", ["zz", b"\0\xff", 7, "", "a\0b", "0" * 10_000])

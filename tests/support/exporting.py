@@ -143,7 +143,7 @@ def both(captions, transcript):
 def exported(folder, records, *formats, cues="both", **rules):
     """Export records; returns the folder of the export, after a check that nothing else was written."""
     before = set(folder.rglob("*"))
-    written = export(annotations(folder, records), folder / "out", formats, CueRules(made_from=cues, **rules))
+    written = export(annotations(folder, records), folder / "out", formats, CueRules(made_from=cues, **rules)).written
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl", folder / "run.json"})
     return folder / "out"

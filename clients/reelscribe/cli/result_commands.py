@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line
+from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.run import (
     FORMAT_NAMES,
     FORMATS,
@@ -103,7 +103,7 @@ def export(
 ) -> None:
     """Export the results of a run as subtitles, tables, chapters or pages for a browser, also while it lasts.
 
-    Exit status: 3 if a file could not be written beside its source.
+    Exit status: 3 if a source could not be exported, or a file not be written beside its source.
     """
     with errors_as_one_line():
         from reelscribe.export.beside import write_beside
@@ -117,13 +117,14 @@ def export(
             raise UsageError("export: expected --format or --beside, got neither")
         if media != "link" and "html" not in formats:
             raise UsageError(f"--media {media}: only pages have players; add --format html, or leave it out")
-        lines: list[str] = []
-        with current_annotations(out) as annotations:
+        lines, failures = list[str](), list[str]()
+        with log_messages(lambda text: typer.echo(printable(text), err=True)), current_annotations(out) as annotations:
             if formats:
-                written = export_annotations(
+                exported = export_annotations(
                     annotations, folder, formats, rules, site, lines.append, drop_doubtful=drop_doubtful
                 )
-                lines.insert(0, describe_written(written, folder))
+                lines.insert(0, describe_written(exported.written, folder))
+                failures += exported.failures
             done = None
             if next_to:
                 done = write_beside(annotations, out, next_to, rules, overwrite=overwrite, drop_doubtful=drop_doubtful)
@@ -131,8 +132,9 @@ def export(
             typer.echo(printable(line))
         if done:
             report_beside(done)
-            if done.failures:
-                raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+            failures += done.failures
+        if failures:
+            raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:

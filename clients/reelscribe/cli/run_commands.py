@@ -311,7 +311,8 @@ def _finish(
         raise KeyboardInterrupt
     timed = [kind for kind in kinds if kind not in ("speakers", "summary")]
     of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
-    is_whole = _export(options, beside, replace(rules, made_from=of_kind) if of_track else rules, progress)
+    with log_messages(progress.message):
+        is_whole = _export(options, beside, replace(rules, made_from=of_kind) if of_track else rules, progress)
     _, bucket = options.place
     if bucket and exporting:
         send_exports(bucket, options.folder)
@@ -364,6 +365,7 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
     from reelscribe.reporting.progress import JsonLines
     from reelscribe.results.annotations import NAME
 
+    failed = False
     if options.formats:
         lines: list[str] = []
         exported = export(
@@ -374,9 +376,10 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
             tell=lines.append,
             drop_doubtful=options.drop_doubtful,
         )
-        _report_export(options, progress, exported, lines)
+        _report_export(options, progress, exported.written, lines)
+        failed = bool(exported.failures)  # the log has them
     if not beside:
-        return True
+        return not failed
     done = write_beside(
         options.folder / NAME,
         options.folder,
@@ -389,7 +392,7 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
         progress.event("beside", **asdict(done))
     else:
         report_beside(done, quiet=options.quiet)
-    return not done.failures
+    return not failed and not done.failures
 
 
 def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:

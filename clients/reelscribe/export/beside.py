@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 from reelscribe._files import atomic_file, file_stat, regular_file
+from reelscribe.contract.outcomes import source_error
 from reelscribe.contract.speech import ENGLISH
 from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief
 from reelscribe.export.annotations_reader import (
@@ -80,12 +81,17 @@ class Beside:
         try:
             what = outcome.result()
         except (OSError, ValueError, MediaError) as error:  # ValueError: no file can have this name
-            reason = isinstance(error, OSError) and error.strerror
-            self.failures.append(f"{name}: cannot be written beside its source: {reason or error}")
+            self.add_failure(name, (isinstance(error, OSError) and error.strerror) or str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other files are written
+            self.add_failure(name, source_error(error, name).message)
         else:
             self.written += what == "written"
             self.unchanged += what == "unchanged"
             self.kept += [name] if what == "kept" else []
+
+    def add_failure(self, name: str, reason: str) -> None:
+        """Add a file, or a source, of which something cannot be written."""
+        self.failures.append(f"{name}: cannot be written beside its source: {reason}")
 
 
 def check_beside(formats: Sequence[str]) -> None:
@@ -145,13 +151,18 @@ def write_beside(
             if is_web_address(source.absolute_path) or is_member(source.absolute_path):
                 done.unwritable += 1
                 continue
-            for suffix, content in _contents(line, source, formats, cues):
+            try:
+                contents = list(_contents(line, source, formats, cues))
+            except Exception as error:  # noqa: BLE001 - whatever it is, files are written beside the other sources
+                done.add_failure(source.absolute_path, source_error(error, source.absolute_path).message)
+                continue
+            for suffix, content in contents:
                 name, is_free = names.take(source.absolute_path, suffix)
                 place = _Objects(stores.of(name)) if is_address(name) else folders
                 waiting.append((name, threads.submit(_write, place, name, content, memory, is_free, overwrite)))
                 if len(waiting) == _WRITERS:
                     done.add(*waiting.popleft())
-            del line, source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+            del line, source, contents  # each may take hundreds of megabytes, so none stays while the next one is read
         for name, outcome in waiting:
             done.add(name, outcome)
     done.unused_names = speakers.unused()

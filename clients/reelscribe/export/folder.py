@@ -29,6 +29,8 @@ class ExportFolder:
         """The folder."""
         self.written: list[Path] = []
         """The complete files, in the order in which they were completed."""
+        self.failures: list[str] = []
+        """A line for each source that could not be exported to its end."""
 
     @contextmanager
     def file(self, name: str, *, listed: bool = True) -> Iterator[IO[bytes]]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from reelscribe.contract.outcomes import source_error
 from reelscribe.contract.speech import ENGLISH
 from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import (
@@ -142,10 +143,11 @@ def export(
     tell: Callable[[str], None] = lambda line: None,
     *,
     drop_doubtful: bool = False,
-) -> list[Path]:
+) -> ExportFolder:
     """Export the annotations of a run.
 
-    A file or the folder of a table is called `<name>.partial` until it is whole; then it replaces an older one.
+    A file or the folder of a table is called `<name>.partial` until it is whole; then it replaces an older one. What
+    fails unexpectedly at one source costs the others nothing.
 
     Args:
         annotations: Path of annotations.jsonl.
@@ -157,7 +159,8 @@ def export(
         drop_doubtful: Whether segments of speech that have flags are left out, except of pages and compressed records.
 
     Returns:
-        The files that were written; of the many that pages consist of, `index.html` alone.
+        The folder, with the files that were written, of the many that pages consist of `index.html` alone, and with the
+        sources that failed.
 
     Raises:
         UsageError: A format is unknown, a library is missing, no record has the annotations that `cues` names,
@@ -176,7 +179,7 @@ def export(
     for name, each in _FORMATS.items():
         if name in formats and isinstance(each, _WholeFormat):
             each.writer(folder, annotations, site, tell)
-    return folder.written
+    return folder
 
 
 def check_formats(formats: Sequence[str]) -> None:
@@ -229,8 +232,7 @@ def _export_each(
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
-            for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
-                write(source)
+            _write(source, chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)), folder)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         needed: list[str] = [each.needs for each in chosen.values() if each.needs]
         if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen.values()):
@@ -245,6 +247,15 @@ def _export_each(
             f"{', '.join(older)}: of an earlier version, and not updated; the tables are now in"
             f" {folder.path / 'parquet'}, so delete what you do not need"
         )
+
+
+def _write(source: AnnotatedSource, writers: Iterable[WriteSource], folder: ExportFolder) -> None:
+    try:
+        for write in writers:
+            write(source)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are exported
+        path = source.absolute_path
+        folder.failures.append(f"{path}: cannot be exported: {source_error(error, path).message}")
 
 
 def _missing(annotations: Path, kind: str) -> UsageError:

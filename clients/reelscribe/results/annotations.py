@@ -14,11 +14,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, NamedTuple
 
 from reelscribe._files import FolderLock, atomic_file, writer_of
+from reelscribe.contract.outcomes import source_error
 from reelscribe.errors import OutputError, printable
 from reelscribe.results.escaping import escape_surrogates, to_json
 from reelscribe.results.ledger_reader import LedgerReader
@@ -85,8 +87,8 @@ def write_results(out: Path, records: Iterable[Record]) -> tuple[int, int]:
         for record in records:
             count += 1
             start, typed = size, set[str]()
-            for piece in iter_line(record, typed):
-                size += file.write(piece.encode())
+            record = _write_line(file, record, typed)
+            size = file.tell()
             line = _Line(size - start, start)
             smallest |= {name: line for name in typed if name not in smallest or line < smallest[name]}
             settings |= {used.id: used for used in _settings_of(record)}
@@ -125,6 +127,28 @@ def current_annotations(out: Path) -> Iterator[Path]:
         with FolderLock(out, "export"), LedgerReader(out) as reader:
             write_results(out, reader.records())
         yield out / NAME
+
+
+def _write_line(file: IO[bytes], record: Record, typed: set[str]) -> Record:
+    """Write the line of a record, and return the record. If that fails unexpectedly, the record is one of its error.
+
+    Args:
+        file: The file, at its end.
+        record: The record.
+        typed: As for `iter_line`.
+    """
+    start = file.tell()
+    try:
+        file.writelines(piece.encode() for piece in iter_line(record, typed))
+    except OSError:  # the disk's
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other records are written
+        record = replace(record.only(), unreadable=source_error(error, record.absolute_path))
+        file.seek(start)
+        file.truncate()
+        typed.clear()
+        file.writelines(piece.encode() for piece in iter_line(record, typed))
+    return record
 
 
 def iter_line(record: Record, typed: set[str]) -> Iterator[str]:
