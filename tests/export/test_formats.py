@@ -152,7 +152,9 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
         with pytest.raises(UsageError, match=rf"records with {wanted}s?, .*; make them with `reelscribe {command}`"):
             export(path, tmp_path / "out", ["csv", "vtt"], CueRules(made_from=wanted))
         assert files(tmp_path / "out") == {}
-        assert export(path, tmp_path / "out", ["vtt"], CueRules(made_from="both")) == [tmp_path / "out/vtt/a.vtt"]
+        assert export(path, tmp_path / "out", ["vtt"], CueRules(made_from="both")).written == [
+            tmp_path / "out/vtt/a.vtt"
+        ]
         (tmp_path / "out/vtt/a.vtt").unlink()
     with pytest.raises(UsageError, match="expected cues out of auto, captions, clips, transcript, both, got 'all'"):
         export(path, tmp_path / "out", ["vtt"], CueRules(made_from="all"))

@@ -197,7 +197,7 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
     assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5", ""]
     assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "0.75", "-0.5", "0.25", "", ""]
-    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], CueRules(made_from="transcript")) == [
+    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], CueRules(made_from="transcript")).written == [
         out / "captions.csv",
         out / "sources.csv",
     ]

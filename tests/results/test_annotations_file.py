@@ -137,7 +137,9 @@ def fail():
 
 
 @pytest.mark.parametrize("result", [CaptionResult(SETTINGS, results=fail), TranscriptResult(WHISPER, results=fail)])
-def test_an_error_while_reading_a_record_is_no_output_error(tmp_path: Path, result):
+def test_an_error_while_reading_a_record_is_that_of_the_record(tmp_path: Path, result, caplog):
     record = {CaptionResult: "caption_result", TranscriptResult: "transcript_result"}[type(result)]
-    with pytest.raises(KeyError):
-        write_results(tmp_path, [Record(Source("a.mp4"), **{record: result})])
+    assert write_results(tmp_path, [Record(Source("a.mp4"), **{record: result}), Record(Source("b.mp4"))]) == (2, 1)
+    first, second = map(json.loads, (tmp_path / "annotations.jsonl").read_text().splitlines())
+    assert (first["error"]["type"], second["error"]) == ("KeyError", None)
+    assert "KeyError: 'a bug'" in caplog.text

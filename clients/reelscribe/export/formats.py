@@ -253,6 +253,8 @@ def _write(source: AnnotatedSource, writers: Iterable[WriteSource], folder: Expo
     try:
         for write in writers:
             write(source)
+    except OSError:  # the disk's
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are exported
         path = source.absolute_path
         folder.failures.append(f"{path}: cannot be exported: {source_error(error, path).message}")
