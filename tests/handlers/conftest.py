@@ -24,8 +24,10 @@ def other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def _rounded_otherwise(linear: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def other(*arguments: Tensor | None, **named: Tensor | None) -> Tensor:
         product = linear(*arguments, **named)
-        errors = torch.empty(product.shape, dtype=torch.float32)
-        errors.uniform_(-ULPS, ULPS, generator=torch.Generator().manual_seed(errors.numel()))
+        *batch, size = product.shape
+        generator = torch.Generator().manual_seed(product.numel())
+        places = torch.empty(*batch, 1).uniform_(-1, 1, generator=generator)
+        errors = places * torch.empty(size).uniform_(-ULPS, ULPS, generator=generator)
         return product * (1 + errors * torch.finfo(torch.float32).eps).to(product.dtype)
 
     return other
