@@ -151,10 +151,11 @@ def test_what_the_store_refuses_is_an_error_that_says_what_to_do(
 def test_a_store_gets_no_password_of_netrc(bucket, store, base, monkeypatch, tmp_path):
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password hidden\ndefault login me password hidden\n")
     (tmp_path / ".netrc").chmod(0o600)
-    monkeypatch.setenv("HOME", str(tmp_path))
     seen = []
     bucket.fault_of_all = lambda sending: seen.append(sending.headers.get("Authorization", ""))
-    store.info(f"{base}/b.mp4")
+    with monkeypatch.context() as patch:  # ends before the bucket is emptied
+        patch.setenv("HOME", str(tmp_path))
+        store.info(f"{base}/b.mp4")
     assert seen
     assert not any(each.startswith("Basic") for each in seen)
 

@@ -69,6 +69,7 @@ _PASSED = (
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "TRITON_*", "ROCR_*", "HIP_*"),
     # How torch and the libraries below it compute, and with how many threads.
     *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "MALLOC_*"),
+    *("ATEN_*", "ONEDNN_*", "CT2_*"),
     # Where weights come from and are cached; HF_TOKEN is missing because it is a secret.
     *("HF_HOME", "HF_HUB_*", "HF_ENDPOINT", "HF_XET_*", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_*", "XDG_CACHE_HOME"),
     *("TOKENIZERS_PARALLELISM", "SAFETENSORS_*"),
