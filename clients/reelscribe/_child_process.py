@@ -24,7 +24,7 @@ from typing import IO, Any
 from reelscribe.errors import DecoderDied, MediaError
 
 SILENT_SECONDS = 20.0
-"""Longest time without a message, in seconds; starting the child takes a second of it on a busy machine."""
+"""Longest time without a message by default, in seconds; starting the child takes a second of it on a busy machine."""
 
 MOST_SECONDS = 7200.0
 """Longest time that a child works, in seconds."""
@@ -51,6 +51,7 @@ def messages(
     files: Sequence[int] = (),
     cancelled: threading.Event | None = None,
     seconds: float = MOST_SECONDS,
+    silent_seconds: float = SILENT_SECONDS,
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Run a module in a child, and kill the child when the iterator ends, however it ends.
 
@@ -60,6 +61,7 @@ def messages(
         files: Descriptors of open files that the child gets, under the same numbers.
         cancelled: Set by another thread to give up; None if nobody does.
         seconds: Longest time that the child works, in seconds.
+        silent_seconds: Longest time without a message, in seconds.
 
     Yields:
         Each message: its JSON, and the bytes after it.
@@ -81,7 +83,7 @@ def messages(
             assert child.stdin is not None
             with contextlib.suppress(BrokenPipeError), child.stdin:
                 child.stdin.write(json.dumps(request).encode() + b"\n")
-            yield from _read(_Pipe(child, cancelled, time.monotonic() + seconds))
+            yield from _read(_Pipe(child, cancelled, time.monotonic() + seconds, silent_seconds))
         finally:
             child.kill()
 
@@ -101,8 +103,14 @@ def _read(pipe: _Pipe) -> Iterator[tuple[dict[str, Any], bytes]]:
 class _Pipe:
     """Reads from a child, with limits."""
 
-    def __init__(self, child: subprocess.Popen[bytes], cancelled: threading.Event | None, deadline: float) -> None:
-        self.child, self._cancelled, self._deadline = child, cancelled, deadline
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        cancelled: threading.Event | None,
+        deadline: float,
+        silent_seconds: float,
+    ) -> None:
+        self.child, self._cancelled, self._deadline, self._silent_seconds = child, cancelled, deadline, silent_seconds
         self._buffer = b""
 
     def line(self) -> bytes:
@@ -123,7 +131,7 @@ class _Pipe:
     def _fill(self) -> bool:
         """Wait for more bytes; return False at the end."""
         assert self.child.stdout is not None
-        silent_until = time.monotonic() + SILENT_SECONDS
+        silent_until = time.monotonic() + self._silent_seconds
         while not select.select([self.child.stdout], [], [], POLL_SECONDS)[0]:
             if self._cancelled and self._cancelled.is_set():
                 raise MediaError("it was cancelled")

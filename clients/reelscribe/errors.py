@@ -45,7 +45,13 @@ Every message says what was expected, what came instead, and what to do.
 
 from __future__ import annotations
 
+import errno
+import logging
+import traceback
+from pathlib import Path
 from typing import Any, ClassVar
+
+_log = logging.getLogger(__name__)
 
 CONTROL_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 """Characters that terminals obey, without tabs and line breaks; for a class of a regular expression."""
@@ -257,12 +263,73 @@ def is_of_one_source(error: BaseException) -> bool:
     """Return whether an error is about one source alone, so that a run goes on without it.
 
     That is what cannot be read or packed, and whatever nobody has expected. All other errors that reelscribe raises on
-    purpose are about the run, such as a full disk or a server that is gone.
+    purpose are about the run, such as a server that is gone, and so is that the machine has no more of something, such
+    as room on a disk.
 
     Args:
         error: What was raised by the work on a source.
     """
-    return isinstance(error, (MediaError, RequestError)) or not isinstance(error, ReelscribeError)
+    if isinstance(error, ReelscribeError):
+        return isinstance(error, (MediaError, RequestError))
+    return not used_up(error)
+
+
+_SPACE = "a disk is full: make room, or choose another folder; temporary files are in TMPDIR"
+_FILES = "too many files are open: allow more with `ulimit -n`, or use fewer processes, such as with --decode-workers"
+PROCESSES_USED_UP = "no more processes or threads can be started: end other programs, or allow more with `ulimit -u`"
+MEMORY_USED_UP = "the memory is used up: end other programs, or use fewer processes, such as with --decode-workers"
+_USED_UP = {
+    errno.ENOMEM: MEMORY_USED_UP,
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
+
+
+def used_up(error: BaseException) -> str | None:
+    """Return what to do if the machine has no more of something that all need, which any line of a program may find.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        The advice; None for every other error.
+    """
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return PROCESSES_USED_UP
+    advice = _USED_UP.get(error.errno or 0) if isinstance(error, OSError) else None
+    return f"{error.filename}: {advice}" if advice and isinstance(error, OSError) and error.filename else advice
+
+
+def reason_of(error: Exception, path: str) -> str:
+    """Return what is told of an error of a source, in records and elsewhere.
+
+    An exception that nobody has expected is logged with its traceback. The text of the message has the places that it
+    came from, as commands show no more than that.
+
+    Args:
+        error: What was raised by the work on the source.
+        path: Its path or address.
+
+    Raises:
+        OutputError: The machine has no more of what all sources need.
+        Exception: `error` itself, if it is not about this source alone.
+    """
+    if advice := used_up(error):
+        raise OutputError(advice) from error
+    if not is_of_one_source(error):
+        raise error
+    if isinstance(error, ReelscribeError):
+        return str(error)
+    text = " ".join(f"{type(error).__name__}: {str(error)[:300]}".split()).rstrip(": ")
+    frames = traceback.extract_tb(error.__traceback__)[-12:]
+    places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    _log.error("%s: %s (%s)", path, text, places, exc_info=error)
+    return (
+        f"expected results or a reason that is known, got {text}; it is tried again with the next run; if that fails,"
+        " too, please report it with what the run has logged"
+    )
 
 
 def missing_package(package: str, extra: str) -> str:

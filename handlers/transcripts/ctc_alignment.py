@@ -21,7 +21,6 @@ from torch.nn import functional
 
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from runtime.prompt_text import special_ids
 from transcripts.speech_model import round_seconds
 
 ANY = -1
@@ -48,6 +47,8 @@ class Speller:
     def __init__(self, tokenizer: Any, delimiter: str | None) -> None:
         """Take the model's tokenizer, and its token between words; None if tokens themselves say where words begin."""
         self._tokenizer = tokenizer
+        # Not the added tokens: for such tokenizers, these are all pieces of more than one letter.
+        self._special = frozenset(tokenizer.all_special_ids)
         vocabulary = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
         letters = "".join(vocabulary)
         self._characters = {piece for piece in vocabulary if len(piece) == 1} - {delimiter}
@@ -70,7 +71,7 @@ class Speller:
         # Letters, marks such as the vowels of Hindi, and numbers.
         heard = "".join(c for c in cased if unicodedata.category(c)[0] in "LMN" or c in self._characters)
         ids = self._tokenizer.convert_tokens_to_ids(self._tokenizer.tokenize(heard))
-        return [ANY if token in special_ids(self._tokenizer) else token for token in ids] or [ANY]
+        return [ANY if token in self._special else token for token in ids] or [ANY]
 
 
 class TokenSpan(NamedTuple):

@@ -57,8 +57,8 @@ def test_paths_are_utf_8_in_every_locale(tmp_path):
         (OSError(errno.ENOMEM, "x"), "the memory is used up: end other programs"),
         (OSError(errno.ENOSPC, "x", "/tmp/a"), "/tmp/a: a disk is full: make room"),
         (OSError(errno.EMFILE, "x"), "too many files are open: allow more with `ulimit -n`"),
-        (BlockingIOError(errno.EAGAIN, "x"), "no more processes can be started"),
-        (RecursionError(), "something is nested too deeply"),
+        (BlockingIOError(errno.EAGAIN, "x"), "no more processes or threads can be started"),
+        (RuntimeError("can't start new thread"), "no more processes or threads can be started"),
     ],
 )
 def test_a_machine_that_has_no_more_of_something_is_one_line(tmp_path, monkeypatch, error, line):

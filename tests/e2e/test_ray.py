@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.parquet import read_table
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
@@ -84,13 +85,17 @@ def over(
 
 
 def results_in(out: Path) -> dict[str, Any]:
-    """Return the records and all other files of results, with exports that have no confidences."""
-    formats = [word for name in ("vtt", "srt", "chapters") for word in ("--format", name)]
+    """Return the records and all other files of results, with exports of all kinds."""
+    formats = [word for name in ("vtt", "srt", "chapters", "parquet") for word in ("--format", name)]
     exported = CliRunner().invoke(app, ["export", str(out), "--to", str(out / "exports"), *formats])
     assert exported.exit_code == 0, exported.output
     files = [out / name for name in ("run.json", "failures.txt")]
     files += sorted(path for path in (out / "exports").rglob("*") if path.is_file())
-    return {"records": read_records(out), **{str(path.relative_to(out)): path.read_bytes() for path in files}}
+    return {"records": read_records(out), **{str(path.relative_to(out)): content_of(path) for path in files}}
+
+
+def content_of(path: Path) -> Any:
+    return read_table(path).to_pylist() if path.suffix == ".parquet" else path.read_bytes()
 
 
 def thumbnails_in(out: Path) -> dict[str, bytes]:

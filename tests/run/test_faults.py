@@ -1,6 +1,7 @@
 """A fault that nobody expected, in each step of the way of a source: it costs that source alone."""
 
 import asyncio
+import errno
 import json
 import shutil
 import sqlite3
@@ -24,6 +25,7 @@ from reelscribe.cluster.session import RemoteNodes
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool.frames import ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import OutputError
 from reelscribe.export import subtitles
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger
@@ -144,6 +146,17 @@ async def test_a_fault_while_a_member_is_fetched_costs_it_alone(step, library, t
     undisturbed, error = await annotate(archive, tmp_path / "undisturbed"), RuntimeError("out of luck")
     break_(monkeypatch, *step, of_path, error)
     await check(archive, tmp_path / "out", undisturbed, error, caplog)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+async def test_what_all_sources_lack_ends_the_run_and_the_next_one_does_them(
+    number, library, undisturbed, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        break_(patch, DecodePool, "digest_file", lambda *_: True, OSError(number, "x"))
+        with pytest.raises(OutputError, match="make room|ulimit -n"):
+            await annotate(library, tmp_path)
+    assert await annotate(library, tmp_path) == undisturbed
 
 
 @pytest.mark.parametrize("where", ["--format", "--beside"])

@@ -23,7 +23,7 @@ def assert_alike(got: Any, expected: Any) -> None:
 
 def _alike(got: Any, expected: Any) -> bool:
     numbers = isinstance(got, float) and isinstance(expected, float)
-    return abs(got - expected) <= ROUNDING if numbers else got == expected
+    return got == expected or (numbers and abs(got - expected) <= ROUNDING)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import signal
 from collections.abc import Callable, Iterator
@@ -10,26 +9,21 @@ from contextlib import contextmanager
 
 import typer
 
-from reelscribe.errors import ReelscribeError, UsageError, install_command, printable
+from reelscribe.errors import (
+    MEMORY_USED_UP,
+    PROCESSES_USED_UP,
+    ReelscribeError,
+    UsageError,
+    install_command,
+    printable,
+    used_up,
+)
 from reelscribe.reporting.formatting import json_event
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SOME_SOURCES_FAILED = 3
 EXIT_INTERRUPTED = 130
-
-_MEMORY = "the memory is used up: end other programs, or use fewer processes, such as with --decode-workers"
-_SPACE = "a disk is full: make room, or choose another folder; temporary files are in TMPDIR"
-_FILES = "too many files are open: allow more with `ulimit -n`, or use fewer processes, such as with --decode-workers"
-_EXHAUSTED = {
-    errno.ENOMEM: _MEMORY,
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EMFILE: _FILES,
-    errno.ENFILE: _FILES,
-    errno.EAGAIN: "no more processes can be started: end other programs, or allow more with `ulimit -u`",
-}
-"""What to do when the machine has no more of something."""
 
 
 @contextmanager
@@ -57,23 +51,16 @@ def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
             f" archives and serve them, run {install_command('server')}"
         )
         raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
-    except (MemoryError, RecursionError, OSError) as error:
-        if (advice := _advice(error)) is None:
+    except (MemoryError, OSError, RuntimeError) as error:
+        kinds = {MemoryError: MEMORY_USED_UP, BlockingIOError: PROCESSES_USED_UP}
+        advice = kinds.get(type(error)) or used_up(error)
+        if advice is None:
             raise
-        raise exit_with(advice, EXIT_FAILED, json_log=json_log) from None
+        text = f"{advice}; then run the same command again, as what was saved is kept"
+        raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
     except KeyboardInterrupt:
         text = "interrupted; run the same command again to continue"
         raise exit_with(text, EXIT_INTERRUPTED, json_log=json_log) from None
-
-
-def _advice(error: MemoryError | RecursionError | OSError) -> str | None:
-    """Return what to do after an error that may come from any line of the program; None for every other one."""
-    again = "; then run the same command again, as what was saved is kept"
-    if isinstance(error, RecursionError):
-        return "something is nested too deeply, in a file or in an answer of a server; correct that" + again
-    advice = _MEMORY if isinstance(error, MemoryError) else _EXHAUSTED.get(error.errno or 0)
-    where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-    return advice and f"{where}{advice}{again}"
 
 
 def exit_with(text: str, status: int, *, json_log: bool) -> typer.Exit:

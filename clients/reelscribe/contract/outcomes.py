@@ -6,19 +6,14 @@ audio are `Utterance`s, `Translation`s, `Silence`s and `SpeechFailure`s. All tim
 
 from __future__ import annotations
 
-import logging
-import traceback
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
-from reelscribe.errors import NoAudio, NoPictures, ReelscribeError, is_of_one_source, printable
-
-_log = logging.getLogger(__name__)
+from reelscribe.errors import NoAudio, NoPictures, printable, reason_of
 
 
 class TimedText:
@@ -314,28 +309,5 @@ class SourceError(NamedTuple):
 
 
 def source_error(error: Exception, path: str) -> SourceError:
-    """Return the entry in the ledger and in records for what went wrong with a source.
-
-    An exception that nobody has expected is logged with its traceback, and with the places that it came from.
-
-    Args:
-        error: What was raised by the work on the source.
-        path: Its path or address.
-
-    Raises:
-        Exception: `error` itself, if it is not about this source alone.
-    """
-    if not is_of_one_source(error):
-        raise error
-    kind = type(error).__name__
-    if isinstance(error, ReelscribeError):
-        return SourceError(kind, str(error))
-    text = " ".join(f"{kind}: {str(error)[:300]}".split()).rstrip(": ")
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
-    _log.error("%s: %s (%s)", path, text, places, exc_info=error)
-    return SourceError(
-        kind,
-        f"expected results or a reason that is known, got {text}; it is tried again with the next run; if that fails,"
-        " too, please report it with what the run has logged",
-    )
+    """Return the entry in the ledger and in records for what went wrong with a source; see `reason_of`."""
+    return SourceError(type(error).__name__, reason_of(error, path))

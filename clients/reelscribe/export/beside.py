@@ -26,9 +26,8 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 from reelscribe._files import atomic_file, file_stat, regular_file
-from reelscribe.contract.outcomes import source_error
 from reelscribe.contract.speech import ENGLISH
-from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief
+from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief, reason_of
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
     annotated_source,
@@ -83,7 +82,7 @@ class Beside:
         except (OSError, ValueError, MediaError) as error:  # ValueError: no file can have this name
             self.add_failure(name, (isinstance(error, OSError) and error.strerror) or str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other files are written
-            self.add_failure(name, source_error(error, name).message)
+            self.add_failure(name, reason_of(error, name))
         else:
             self.written += what == "written"
             self.unchanged += what == "unchanged"
@@ -154,7 +153,7 @@ def write_beside(
             try:
                 contents = list(_contents(line, source, formats, cues))
             except Exception as error:  # noqa: BLE001 - whatever it is, files are written beside the other sources
-                done.add_failure(source.absolute_path, source_error(error, source.absolute_path).message)
+                done.add_failure(source.absolute_path, reason_of(error, source.absolute_path))
                 continue
             for suffix, content in contents:
                 name, is_free = names.take(source.absolute_path, suffix)

@@ -15,9 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from reelscribe.contract.outcomes import source_error
 from reelscribe.contract.speech import ENGLISH
-from reelscribe.errors import UsageError, brief, missing_package
+from reelscribe.errors import UsageError, brief, missing_package, reason_of
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
     annotated_source,
@@ -257,7 +256,7 @@ def _write(source: AnnotatedSource, writers: Iterable[WriteSource], folder: Expo
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are exported
         path = source.absolute_path
-        folder.failures.append(f"{path}: cannot be exported: {source_error(error, path).message}")
+        folder.failures.append(f"{path}: cannot be exported: {reason_of(error, path)}")
 
 
 def _missing(annotations: Path, kind: str) -> UsageError:

@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.contract.outcomes import source_error
-from reelscribe.errors import MediaError, UsageError, printable
+from reelscribe.errors import MediaError, UsageError, printable, reason_of
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
@@ -251,7 +250,7 @@ def _find_members(archive: Found, suffixes: Collection[str], stores: Stores) -> 
         try:
             each = next(members, None)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other names are looked for
-            yield archive._replace(problem=source_error(error, archive.path).message)
+            yield archive._replace(problem=reason_of(error, archive.path))
             return
         if each is None:
             return

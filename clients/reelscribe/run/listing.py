@@ -24,11 +24,11 @@ from threading import Lock
 from typing import Any, NamedTuple, Self
 
 from reelscribe._files import size_in
-from reelscribe.contract.outcomes import SourceError, source_error
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import UsageError, is_of_one_source
+from reelscribe.errors import UsageError, is_of_one_source, reason_of
 from reelscribe.reporting.forecast import SourceSize, TimeLeft
 from reelscribe.reporting.plan import Choice, Plan
 from reelscribe.reporting.units import UNITS
@@ -407,7 +407,7 @@ class Listing:
         except UsageError as error:
             problem = f"{found.row}: {error}"
         except Exception as error:  # noqa: BLE001 - whatever it is, the other rows are used
-            problem = source_error(error, found.row or found.path).message
+            problem = reason_of(error, found.row or found.path)
         return _Candidate(key, found._replace(problem=problem, stat=""), "", self._tracks, {})
 
     def _add(

@@ -360,8 +360,8 @@ class Annotator:
         except Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are done
-            unreadable = source_error(error, path)
             self._first_track.raise_if_stopping()
+            unreadable = source_error(error, path)
             await self._store.save_unreadable(path, unreadable)
             return Annotated(Source(path), unreadable=unreadable)
 

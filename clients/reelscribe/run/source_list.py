@@ -18,6 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
@@ -31,6 +32,9 @@ COLUMNS = ("path", "url")
 
 MOST_BYTES = 2**20
 """Largest size of a row of a list, in bytes."""
+
+SILENT_SECONDS = 300.0
+"""Longest time in which no row of a Parquet table comes, in seconds."""
 
 ROWS_AT_ONCE = 256
 """Number of rows of a Parquet table that are read at once."""
@@ -73,11 +77,8 @@ class SourceList:
             self._input = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the list
             weakref.finalize(self, self._input.close)
             shutil.copyfileobj(sys.stdin.buffer, self._input)
-        if self._kind == ".parquet":
-            try:
-                import pyarrow.parquet  # noqa: F401
-            except ImportError as error:
-                raise UsageError(f"--from {path}: {missing_package(error.name or 'pyarrow', 'parquet')}") from None
+        if self._kind == ".parquet" and find_spec("pyarrow") is None:
+            raise UsageError(f"--from {path}: {missing_package('pyarrow', 'parquet')}")
         with self._errors():
             next(self._rows(), None)
 
@@ -172,7 +173,10 @@ class SourceList:
             pass  # it says best why it cannot be opened
         number = 0
         try:
-            for _, lines in messages("reelscribe.run.source_list", {"path": self._path}, seconds=math.inf):
+            request = {"path": self._path}
+            # A network may bring the rows slowly.
+            read = messages("reelscribe.run.source_list", request, seconds=math.inf, silent_seconds=SILENT_SECONDS)
+            for _, lines in read:
                 for line in lines.splitlines():
                     number += 1
                     value = json.loads(line)
@@ -271,9 +275,9 @@ def _send_parquet_rows(request: dict[str, Any], send: Send) -> None:
                 found = ", ".join(map(brief, table.schema_arrow.names)) or "none"
                 raise MediaError(f"expected a column {' or '.join(COLUMNS)}, found {found}")
             for batch in table.iter_batches(ROWS_AT_ONCE, use_threads=False):
-                columns, lines = list(zip(batch.schema.names, batch.columns, strict=True)), bytearray()
-                for number in range(batch.num_rows):
-                    line = _row_as_json(columns, number)
+                lines = bytearray()
+                for values in zip(*map(_values, batch.columns), strict=True):
+                    line = _row_as_json(batch.schema.names, values)
                     if len(lines) + len(line) > MOST_BYTES:
                         send(bytes(lines))
                         lines.clear()
@@ -283,17 +287,34 @@ def _send_parquet_rows(request: dict[str, Any], send: Send) -> None:
         raise MediaError(f"expected a Parquet file: {brief(str(error))}") from None
 
 
-def _row_as_json(columns: Iterable[tuple[str, Any]], number: int) -> bytes:
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column; in the place of what Python cannot have, such as the year 300,000, its error."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except Exception:  # noqa: BLE001 - each kind of value has its own
+        values = [_value(cell) for cell in column]
+    return values
+
+
+def _value(cell: Any) -> Any:
+    try:
+        return cell.as_py()
+    except Exception as error:  # noqa: BLE001 - the row is told it
+        return error
+
+
+def _row_as_json(names: Iterable[str], values: Iterable[Any]) -> bytes:
     name = ""
     try:
         row = {}
-        for name, column in columns:
-            value = column[number].as_py()
+        for name, value in zip(names, values, strict=True):
+            if isinstance(value, Exception):
+                raise value
             if isinstance(value, (str, bytes)) and len(value) > MOST_EXTRA:
                 raise ValueError(f"at most {MOST_EXTRA:,} bytes, got {len(value):,}")
             row[name] = json_value(value)
         line = json.dumps(row)
-    except Exception as error:  # noqa: BLE001 - a cell can hold what Python cannot, such as a day of the year 300,000
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell, it is told of its row alone
         line = json.dumps(f"the column {brief(name)}: expected a value that can be read: {brief(str(error))}")
     if len(line) >= MOST_BYTES:
         line = json.dumps(f"expected rows of at most {MOST_BYTES:,} bytes")

@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from reelscribe._files import file_stat
-from reelscribe.errors import MediaError, NoSuchObject, ReelscribeError, SourceChanged, brief
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, brief
 from reelscribe.storage.address import split_member
 from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
 
@@ -31,9 +31,6 @@ _AHEAD_BYTES = 2**14
 
 _ATTEMPTS = 5
 """Number of times that headers are asked for until the store answers."""
-
-_MOST_HEADER = 2**16
-"""Largest size of a name or of the attributes in the header of a member, in bytes."""
 
 _MOST_HEADERS = 2**20
 """Largest size of all headers of a member together, in bytes. The map of a sparse file is among them."""
@@ -129,9 +126,7 @@ class TarStore(ObjectStore):
                 # For `tarfile`, a header that is damaged or cut is the end.
                 if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
                     raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
-        except ReelscribeError:
-            raise
-        except Exception as error:  # noqa: BLE001 - `tarfile` raises nearly everything for headers that nobody would write
+        except (tarfile.TarError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
 
 
@@ -194,9 +189,9 @@ class _Header(tarfile.TarInfo):
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _ANNOUNCE:
-            if not 0 <= self.size <= _MOST_HEADER:
+            if not 0 <= self.size <= _MOST_HEADERS:
                 raise MediaError(
-                    f"expected headers of at most {_MOST_HEADER:,} bytes in the archive, got {self.size:,}"
+                    f"expected headers of at most {_MOST_HEADERS:,} bytes in the archive, got {self.size:,}"
                 )
             if self.type in _ATTRIBUTES:
                 file: Any = tar.fileobj
@@ -215,7 +210,7 @@ def _check_attributes(content: bytes) -> None:
     """Check that each attribute is as long as it says, so that `tarfile` reads them in time that grows as they do."""
     at = 0
     while content[at : at + 1].strip(b"\0"):
-        length, space, _ = content[at : at + len(str(_MOST_HEADER)) + 1].partition(b" ")
+        length, space, _ = content[at : at + len(str(_MOST_HEADERS)) + 1].partition(b" ")
         stop = at + int(length) if space and length.isdigit() else at
         if b"=" not in content[at:stop] or content[stop - 1 : stop] != b"\n":
             raise MediaError("expected attributes of members in the archive that are as long as they say")

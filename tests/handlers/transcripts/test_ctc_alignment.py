@@ -1,11 +1,12 @@
 """Forced alignment: words get the frames in which their tokens are most probably spoken."""
 
+import json
 from itertools import groupby, product
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoProcessor
+from transformers import AutoProcessor, Wav2Vec2CTCTokenizer
 
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from support.alike import assert_alike
@@ -124,3 +125,10 @@ def test_words_are_spelled_as_the_vocabulary_writes_them(tmp_path):
     spell = Speller(processor.tokenizer, "|").spell
     assert spell(("Oasis,", "«then»")).tokens == [LETTERS[letter] for letter in "OASIS|THEN"]
     assert spell(("4", "ß", "…")).tokens == [ANY, LETTERS["|"], LETTERS["S"], LETTERS["S"], LETTERS["|"], ANY]
+
+
+def test_letters_of_two_characters_are_letters(tmp_path):
+    letters = LETTERS | {"TH": len(LETTERS)}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters))
+    spell = Speller(Wav2Vec2CTCTokenizer(str(tmp_path / "vocab.json")), "|").spell
+    assert spell(("then", "<s>")).tokens == [letters["TH"], letters["E"], letters["N"], letters["|"], letters["S"]]
