@@ -154,7 +154,7 @@ async def test_what_all_sources_lack_ends_the_run_and_the_next_one_does_them(
 ):
     with monkeypatch.context() as patch:
         break_(patch, DecodePool, "digest_file", lambda *_: True, OSError(number, "x"))
-        with pytest.raises(OutputError, match="make room|ulimit -n"):
+        with pytest.raises(OutputError, match=r"make room|ulimit -n"):
             await annotate(library, tmp_path)
     assert await annotate(library, tmp_path) == undisturbed
 
