@@ -57,7 +57,7 @@ class Vendor(NamedTuple):
 
     def unusable(self, reason: str) -> UsageError:
         """Return what is said of settings that cannot be used, without names and passwords of addresses in a reason."""
-        reason = re.sub(r"//\S*@", "//***@", reason)
+        reason = re.sub(r"(//|: )\S*@", r"\1***@", reason)  # botocore puts an address without a scheme after a colon
         return UsageError(
             f"{self.scheme}://: the settings of {self.name} cannot be used: {brief(reason)}; {self.sign_in}"
         )
