@@ -43,7 +43,8 @@ def parse_web_address(text: str, base: Url | None = None, *, with_login: bool = 
         with_login: Whether it may have a name and password, as addresses of proxies do.
 
     Returns:
-        The parts: the host in lower case and in ASCII, the port only if it is not the usual one, and no fragment.
+        The parts: the host in lower case, in ASCII and without the dot that may end a whole name, the port only if it
+            is not the usual one, and no fragment.
 
     Raises:
         ValueError: It is none, or parsers differ about it. The message says what was expected, and quotes
@@ -67,11 +68,14 @@ def parse_web_address(text: str, base: Url | None = None, *, with_login: bool = 
     if at and not (login and with_login):
         raise ValueError("expected an address without a name and password")
     if "%" in host or unicodedata.normalize("NFKC", host) != host:
-        raise ValueError("expected a host whose letters, digits and dots are the usual ones")
+        raise ValueError(
+            "expected a host whose letters, digits and dots are the usual ones; instead of an IPv6 address with a zone,"
+            " such as fe80::1%eth0, give another address of this host, or its name"
+        )
     if parts.port == 0:
         raise ValueError(_EXPECTED)
     port = None if parts.port == PORTS[parts.scheme] else parts.port
-    return Url(parts.scheme, parts.auth, _host(parts.host), port, parts.path or "/", parts.query)
+    return Url(parts.scheme, parts.auth, _host(parts.host.removesuffix(".")), port, parts.path or "/", parts.query)
 
 
 def _host(host: str) -> str:
@@ -87,7 +91,7 @@ def _host(host: str) -> str:
     except ValueError:
         raise ValueError("expected an IP address in its usual form, such as 192.0.2.1 or [2001:db8::1]") from None
     if len(host) > 253 or not _NAME.fullmatch(host):
-        raise ValueError("expected a host of letters, digits and hyphens between single dots, with none at its end")
+        raise ValueError("expected a host of letters, digits and hyphens between single dots")
     return host
 
 
@@ -122,28 +126,27 @@ def checked_server_address(text: str, example: str = "http://127.0.0.1:8081") ->
         raise UsageError(f"server: expected an address like {example}, got {without_login(text)!r}: {error}") from None
 
 
-def server_at(text: str) -> tuple[str, str, int]:
-    """Return the server that an address leads to: scheme, host and port. Raises ValueError as `parse_web_address`."""
-    parts = parse_web_address(text)
+def server_at(text: str) -> tuple[str, str, int] | None:
+    """Return the server that an address leads to: scheme, host and port. None if it is no address.
+
+    The names of this machine are one host.
+    """
+    try:
+        parts = parse_web_address(text)
+    except ValueError:  # whoever connects there says so
+        return None
     assert parts.scheme
-    assert parts.host
-    return parts.scheme, parts.host, parts.port or PORTS[parts.scheme]
+    host = "127.0.0.1" if parts.host in ("localhost", "0.0.0.0") else parts.host or ""  # noqa: S104 - binds nothing
+    return parts.scheme, host, parts.port or PORTS[parts.scheme]
 
 
 def openai_servers(addresses: Iterable[str]) -> set[object]:
     """Return the different servers with OpenAI's API to which addresses lead."""
-    servers = set[object]()
-    for address in addresses:
-        if address.startswith(OPENAI):
-            try:
-                servers.add(server_at(address.removeprefix(OPENAI)))
-            except ValueError:  # whoever connects there says so
-                servers.add(address)
-    return servers
+    return {server_at(each.removeprefix(OPENAI)) or each for each in addresses if each.startswith(OPENAI)}
 
 
 def without_login(text: str) -> str:
-    """Return a text, which may have an address, without the name and password in that, for messages."""
+    """Return what should be an address without the name and password in it, for messages."""
     before, slashes, rest = text.partition("//") if "//" in text else ("", "", text)
     return f"{before}{slashes}***@{rest.rpartition('@')[2]}" if "@" in rest else text
 

@@ -1,5 +1,6 @@
 """Options in files: which place wins, and what is said about a mistake in a file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,7 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     annotate("--out", "out")
 
 
+LOCAL = "openai+http://127.0.0.1:8000/v1"
 ONE, TWO = "openai+https://api.example/v1", "openai+http://gpu-machine:8000/v1"
 
 
@@ -191,6 +193,7 @@ ONE, TWO = "openai+https://api.example/v1", "openai+http://gpu-machine:8000/v1"
         ("", ["--server", ONE, "--speech-server", TWO], [None], "as several with OpenAI's API are named"),
         ("", ["--server", TWO, "--server", ONE], [None, None], "as several with OpenAI's API are named"),
         ("", ["--server", ONE, "--speech-server", TWO, "--speech-key-file", "theirs"], ["ours"], None),
+        ("", ["--server", LOCAL, "--server", LOCAL.replace("127.0.0.1", "localhost")], ["ours", "ours"], None),
         (f"server = '{TWO}'", [], [None], "reelscribe.toml of this folder, which may be somebody else's, names one"),
         (f"server = '{TWO}'", ["--server", ONE], ["ours"], None),
         (f"server = '{TWO}'\nkey-file = 'theirs'", [], ["theirs"], None),
@@ -209,6 +212,7 @@ def test_the_key_of_openai_goes_to_the_server_that_the_user_names_with_it_alone(
     assert [getattr(each, "token", each) for each in got] == keys
     assert (why or "") in output
     assert ("WARNING: OPENAI_API_KEY is sent to no server" in output) == bool(why)
+    assert os.environ["OPENAI_API_KEY"] == "ours"  # the next command of this process is asked anew
 
 
 def test_the_working_folder_names_no_host_that_may_get_a_password(user, folder):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reelscribe.client.endpoint import Server
 from reelscribe.errors import UsageError
 from reelscribe.server.server_discovery import find_managed_server, find_servers
 
@@ -130,3 +131,12 @@ def test_a_server_to_manage_is_that_of_a_folder_or_of_an_address_with_the_key_be
     assert (elsewhere.credentials.token, elsewhere.instance) == ("copied of management", None)
     with pytest.raises(UsageError, match=f"{folder}/nothing: no server was started there; give its --directory, or"):
         find_managed_server(directory=Path("nothing"))
+
+
+def test_in_python_each_server_with_openais_api_that_is_named_as_text_gets_the_key(monkeypatch):
+    one, two = "openai+https://api.example/v1", "openai+http://gpu-machine:8000/v1"
+    monkeypatch.setenv("OPENAI_API_KEY", "ours")
+    for address in (one, two):
+        (each,) = find_servers([address])
+        assert (each.server.url, each.server.credentials) == (address, "ours")
+    assert Server(one).credentials is None

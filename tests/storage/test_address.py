@@ -65,7 +65,12 @@ def test_the_suffix_is_that_of_the_file_name():
         "https://127.1/a.mp4?hidden",
         "https://0x7f000001/a.mp4?hidden",
         "https://[::ffff:127.0.0.1]/a.mp4?hidden",
-        "https://example.org./a.mp4?hidden",
+        "https://example.org../a.mp4?hidden",
+        "https://example.org/a.mp4?hdnea=exp=2~acl=/*~hmac=hidden",
+        "https://example.org/a.mp4?session=hidden",
+        "https://example.org/a.mp4?v=1&token=ab%26hidden",
+        "https://example.org/a.mp4%3Ftoken=hidden",
+        "https://example.org/a.mp4?pwd=1234",
         "https://[example.org/a.mp4",
         "https://example.org:99999/a.mp4",
         "s3://",
@@ -89,7 +94,21 @@ def test_what_would_put_a_secret_into_records_is_refused_without_showing_it(addr
         "https://e.org/@me/session=1/a.mp4?st=30",
         "http://127.0.0.1:8080/a.mp4",
         "http://[::1]/a.mp4",
+        "http://example.org./a.mp4",
+        "https://example.org/a.mp4?session=12",
+        "https://example.org/a.mp4?sid=3",
+        "https://example.org/a.mp4?session_id=5",
+        "https://example.org/a.mp4?expires=never",
+        "https://example.org/a.mp4?expires_on=never",
+        "https://example.org/a.mp4?st=10&e=20",
+        "https://example.org/a.mp4?st=00:01:30&e=00:02:00",
+        "https://example.org/tokens=3/a.mp4",
     ],
 )
 def test_other_addresses_are_taken(address):
     check_address(address)
+
+
+def test_a_session_is_to_be_left_out():
+    with pytest.raises(UsageError, match="leave a session out"):
+        check_address("https://example.org/a.mp4;jsessionid=0123456789ABCDEF")

@@ -199,6 +199,7 @@ def test_a_store_that_is_not_there_does_not_answer(scheme, bucket, base, monkeyp
     ("setting", "value", "reason"),
     [
         ("s3 AWS_PROFILE", "none", "the settings of AWS cannot be used: '.*none.*'; set AWS_PROFILE"),
+        ("s3 AWS_PROFILE", "me@work", r"the settings of AWS cannot be used: '.*\(me@work\).*'; set AWS_PROFILE"),
         ("s3 AWS_ENDPOINT_URL", "none", "AWS_ENDPOINT_URL: expected a host after http:// or https://"),
         ("gs GOOGLE_APPLICATION_CREDENTIALS", "/none", "the settings of Google Cloud cannot be used: '.*/none.*'; set"),
         ("az AZURE_STORAGE_CONNECTION_STRING", "none", "the settings of Azure cannot be used: '.*'; set AZURE_"),

@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
+from reelscribe._web_addresses import PORTS as USUAL_PORTS
 from reelscribe._web_addresses import bare_host, is_public, named_host, parse_web_address
 from reelscribe.client.endpoint import Server
 from reelscribe.client.http_session import ask, open_session
@@ -129,7 +130,8 @@ def test_what_one_parser_has_taken_all_parsers_read_in_the_same_way():
             (urlsplit(parts.url).hostname, urlsplit(parts.url).port),
             (URL(parts.url).raw_host, URL(parts.url).port),
         ):
-            assert (host, port or 80) in ((bare_host(parts), parts.port or 80), (bare_host(parts), 443)), parts.url
+            usual = USUAL_PORTS[parts.scheme]
+            assert (host, port or usual) == (bare_host(parts), parts.port or usual), parts.url
 
 
 def test_the_host_of_a_source_gets_the_connection_and_its_own_password(network):
@@ -253,6 +255,48 @@ def test_another_address_of_a_host_is_tried_if_one_does_not_answer(network):
     network.names["two.example"] = [["2606:4700::1111", PUBLIC]]
     ask_for("http://two.example/one.mp4", hosts=())
     assert (network.connected, len(network.requests)) == (["2606:4700::1111", PUBLIC], 1)
+
+
+def test_the_address_of_a_host_that_has_answered_is_asked_first_as_long_as_the_host_has_it(network):
+    dead, other = "2606:4700::1111", "93.184.216.35"
+    network.names["two.example"] = [[dead, PUBLIC], [dead, PUBLIC], [dead, other], [PRIVATE, other]]
+    store = WebStore(5.0, ())
+    for reason in ["no such file"] * 3 + ["name its host"]:
+        with pytest.raises(MediaError, match=reason):
+            store.info("http://two.example/one.mp4")
+    store.close()
+    assert network.connected == [dead, PUBLIC, PUBLIC, dead, other]
+
+
+def test_the_dot_that_may_end_a_whole_name_is_left_out_before_anything_is_checked():
+    assert parse_web_address("http://vllm.default.svc.cluster.local.:8000/v1").netloc == (
+        "vllm.default.svc.cluster.local:8000"
+    )
+    assert (checked("http://10.0.0.7./"), named_host("A.example.")) == ("10.0.0.7", "a.example")
+    for address in ("http://a.example../", "http://./", "http://.a.example/", "http://127.1./"):
+        assert checked(address) is None
+
+
+def test_instead_of_a_zone_another_address_is_asked_for():
+    with pytest.raises(UsageError, match="instead of an IPv6 address with a zone"):
+        Server("openai+http://[fe80::1%eth0]:8000/v1")
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"), [("me@", "me:"), ("me:@", "me:"), ("me:p%C3%A4@", "me:p\ufffd"), ("", None)]
+)
+def test_a_proxy_gets_its_name_and_its_password_even_if_that_is_empty(network, monkeypatch, login, sent):
+    network.names["proxy.example"] = [[PUBLIC]]
+    monkeypatch.setenv("http_proxy", f"http://{login}proxy.example:3128")
+    ask_for("http://a.example/one.mp4")
+    assert [each.proxy_login for each in network.requests] == [sent]
+
+
+def test_a_password_that_cannot_be_sent_to_a_proxy_is_an_error_without_it(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://me:hidden\u20ac@proxy.example:3128")
+    with pytest.raises(UsageError, match=r"^http_proxy: expected the address of a proxy") as refused:
+        WebStore(5.0)
+    assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

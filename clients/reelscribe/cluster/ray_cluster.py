@@ -22,7 +22,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from reelscribe._web_addresses import server_at
+from reelscribe._web_addresses import parse_web_address
 from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
 from reelscribe.cluster.serving import Archive
@@ -228,7 +228,7 @@ class RayCluster:
     def _connect(self) -> None:
         try:
             address = canonicalize_bootstrap_address_or_die(self._address)
-            server_at(f"http://{address}")  # what is connected to gets the token of the cluster
+            parse_web_address(f"http://{address}")  # what is connected to gets the token of the cluster
             if not _demands_token(address):
                 self._check_insecure()
             ray.init(address, runtime_env=self._runtime_env, logging_level=logging.ERROR, log_to_driver=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reelscribe._web_addresses import OPENAI, openai_servers, server_at
+from reelscribe._web_addresses import OPENAI, server_at
 from reelscribe.client.credentials import ApiKey, Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.openai_forms import OpenAISettings
@@ -77,8 +77,8 @@ def find_servers(
 
     A server in a folder is found again there if it is started at another address, unless an address was named.
 
-    The key of a server with OpenAI's API is in its key file, or else in the environment variable OPENAI_API_KEY if all
-    addresses lead to this server: the key may be that of a service on the internet, and another server must not get it.
+    The key of a server with OpenAI's API is in its key file, or else in the environment variable OPENAI_API_KEY.
+    Commands take the variable away before, unless they name a single such server.
 
     Args:
         urls: Inference addresses.
@@ -107,12 +107,11 @@ def find_servers(
     _check_kinds(urls, management)
     if len(key_files) not in (0, 1, len(urls)):
         raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
-    api_key = os.environ.get(API_KEY_VARIABLE) if len(openai_servers(urls)) == 1 else None
     found = []
     for k, url in enumerate(urls):
         key_file = key_files[k % len(key_files)] if key_files else None
         if url.startswith(OPENAI):
-            key = ApiKey(key_file) if key_file else api_key or None
+            key = ApiKey(key_file) if key_file else os.environ.get(API_KEY_VARIABLE) or None
             found.append(FoundServer(Server(url, key, openai=openai or OpenAISettings())))
             continue
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
@@ -202,13 +201,4 @@ def _current_address(instance: Instance) -> Server | None:
 
 def _is_at(url: str, instance: Instance) -> bool:
     """Return whether an address is the inference address of a server on this machine."""
-    return _place(url) == _place(instance.address("inference_address"))
-
-
-def _place(url: str) -> tuple[str, str, int] | None:
-    """Return the server that an address leads to, the same for all names of this machine; None for what is none."""
-    try:
-        scheme, host, port = server_at(url)
-    except ValueError:  # whoever connects there says so
-        return None
-    return scheme, "127.0.0.1" if host in ("localhost", "0.0.0.0") else host, port  # noqa: S104 - binds nothing
+    return server_at(url) == server_at(instance.address("inference_address"))

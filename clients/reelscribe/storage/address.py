@@ -25,13 +25,17 @@ SCHEMES = (*BUCKET_SCHEMES, "https", "http")
 _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MEMBER = ".tar::"
+_PASSWORD = re.compile("passw|^(pass|pwd|code)$")
 _SECRET = re.compile(
-    "signature|token|secret|passw|credential|api_?key|access_?key|hmac|jwt|policy|expires|sess(ion)?_?id"
-    "|^(x-(amz|goog|ms)-.*|hdn(ts|ea|tl)|session|sid|sig|key|auth|pass|pwd|code)$"
+    "signature|token|secret|credential|api_?key|access_?key|hmac|jwt|policy|expires|sess(ion)?_?id"
+    "|^(x-(amz|goog|ms)-.*|hdn(ts|ea|tl)|session|sid|sig|key|auth)$"
 )
 _SECRET_IN_PATH = re.compile("[a-z_]*token[a-z_]*|hmac|hdn(ts|ea|tl)")
 """Names of parameters of an address that are likely to be secret, as in the signed addresses that stores and networks
-of servers lend for a while, and in those of sessions. Networks put some into the path, too."""
+of servers lend for a while, and in those of sessions. Networks put some into the path, too. What machines make is long;
+only passwords are secret if they are short."""
+_LONG = 6
+"""Characters that a secret which a machine has made has at least."""
 
 
 class ObjectAddress(NamedTuple):
@@ -137,9 +141,9 @@ def check_address(address: str) -> None:
         )
     if is_web and _has_secret(address):
         raise UsageError(
-            f"{shown}: expected an address without a signature or token, which would get into records; give the"
-            " object's own address, such as s3://bucket/key, gs://bucket/key or az://container/key, with the"
-            " credentials in the environment"
+            f"{shown}: expected an address without a signature, token or session, which would get into records;"
+            " leave a session out; for what is signed, give the object's own address, such as s3://bucket/key,"
+            " gs://bucket/key or az://container/key, with the credentials in the environment"
         )
     try:
         if is_web:
@@ -153,13 +157,27 @@ def check_address(address: str) -> None:
 
 def _has_secret(address: str) -> bool:
     """Return whether an address of the web has a parameter that is likely to be secret."""
-    text = unquote(address).lower()
-    if "=" not in text:
+    whole = unquote(address).lower()
+    if "=" not in whole:
         return False
-    names = {name for name, equals, _ in (each.partition("=") for each in re.split("[?&;#]", text)[1:]) if equals}
-    parts = (each.partition("=") for each in re.split("[?&;#/~]", text))
+    query = [*map(unquote, re.split("[?&;#]", address.lower())[1:]), *re.split("[?&;#]", whole)[1:]]
+    parameters = _parameters(query)
+    names = {name for name, _ in parameters}
     return (
-        any(map(_SECRET.search, names))
-        or {"st", "e"} <= names  # a signature, and when it ends
-        or any(equals and _SECRET_IN_PATH.fullmatch(name) for name, equals, _ in parts)
+        any(map(_PASSWORD.search, names))
+        or any(len(value) >= _LONG and _SECRET.search(name) for name, value in parameters)
+        or any(
+            len(value) >= _LONG and _SECRET_IN_PATH.fullmatch(name)
+            for name, value in _parameters(re.split("[?&;#/~]", whole))
+        )
+        # a signature, and when it ends; in other addresses where a part starts and ends, in seconds or as 01:30
+        or ("e" in names and any(name == "st" and _is_signature(value) for name, value in parameters))
     )
+
+
+def _parameters(parts: list[str]) -> list[tuple[str, str]]:
+    return [(name, value) for name, equals, value in (each.partition("=") for each in parts) if equals]
+
+
+def _is_signature(value: str) -> bool:
+    return len(value) >= _LONG and not re.fullmatch("[0-9.:]*", value)

@@ -7,6 +7,7 @@ what the error of that library is about.
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import IO, ClassVar, Literal, NamedTuple, TypeVar
 
-from reelscribe._web_addresses import parse_web_address, without_login
+from reelscribe._web_addresses import parse_web_address
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.address import ObjectAddress, split_object
 from reelscribe.storage.objects import MOST_SIZE, ObjectStore, StoredObject
@@ -55,10 +56,10 @@ class Vendor(NamedTuple):
         return f"{self.scheme}://{self.bucket}/key"
 
     def unusable(self, reason: str) -> UsageError:
-        """Return what is said of settings that cannot be used."""
+        """Return what is said of settings that cannot be used, without names and passwords of addresses in a reason."""
+        reason = re.sub(r"(//|: )\S*@", r"\1***@", reason)  # botocore puts an address without a scheme after a colon
         return UsageError(
-            f"{self.scheme}://: the settings of {self.name} cannot be used: {brief(without_login(reason))};"
-            f" {self.sign_in}"
+            f"{self.scheme}://: the settings of {self.name} cannot be used: {brief(reason)}; {self.sign_in}"
         )
 
     def check_addresses(self, used: str | None = None) -> None:

@@ -69,6 +69,8 @@ class WebStore(ObjectStore):
         self._are_named = hosts is None
         self._named = set(hosts or ())
         """The hosts that the user has named, as `bare_host` returns them."""
+        self._answering = dict[tuple[str, int | None], str]()
+        """The IP address at which each host and port was last connected to."""
         pools: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": False}
         self._direct = urllib3.PoolManager(**pools)
         self._proxies = {
@@ -149,11 +151,16 @@ class WebStore(ObjectStore):
                 if not is_named and not _is_public_or_name(host):  # what a name stands for is up to the proxy
                     raise MediaError(refusal)
                 return self._get(self._proxies[url.scheme], url.url, every)
-            *others, last = [host] if is_named else _public_ips(url, refusal)
+            before = self._answering.get((host, url.port))  # first, as it may have a connection, and others may be dead
+            *others, last = [host] if is_named else sorted(_public_ips(url, refusal), key=lambda ip: ip != before)
             for ip in others:
                 with suppress(NewConnectionError, ConnectTimeoutError):
-                    return self._get(self._pool(ip, url), url.request_uri, every)
-            return self._get(self._pool(last, url), url.request_uri, every)
+                    answer = self._get(self._pool(ip, url), url.request_uri, every)
+                    self._answering[host, url.port] = ip
+                    return answer
+            answer = self._get(self._pool(last, url), url.request_uri, every)
+            self._answering[host, url.port] = last
+            return answer
 
     def _pool(self, ip: str, url: Url) -> urllib3.HTTPConnectionPool:
         """Return the connections to a server by its IP address, or by its name; certificates must be for its name."""
@@ -279,7 +286,11 @@ def _proxy(scheme: str, address: str, pools: Mapping[str, Any]) -> urllib3.Proxy
     """Return the connections over a proxy of the environment. Raises UsageError if it cannot be used."""
     try:
         url = parse_web_address(address if "://" in address else f"http://{address}", with_login=True)
-    except ValueError:
-        raise UsageError(f"{scheme}_proxy: expected the address of a proxy, such as http://proxy:3128") from None
-    headers = urllib3.make_headers(proxy_basic_auth=unquote(url.auth)) if url.auth else None
+        login = url.auth and unquote(url.auth if ":" in url.auth else f"{url.auth}:")
+        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+    except ValueError:  # the text may have the password
+        raise UsageError(
+            f"{scheme}_proxy: expected the address of a proxy, such as http://proxy:3128, and of its name and password"
+            " only characters of Latin-1"
+        ) from None
     return urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **pools)

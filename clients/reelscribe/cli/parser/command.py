@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from itertools import chain
 from typing import Any, get_type_hints
@@ -114,7 +114,10 @@ def _keep_key_from_others(context: Any, settings: Settings, named_here: Set[str]
 
 
 def _keep_api_key_from_others(context: Any, named_here: Set[str], *, json_log: bool) -> None:
-    """Keep OPENAI_API_KEY from all servers unless the user names a single one that it can be for, and say so."""
+    """Keep OPENAI_API_KEY from all servers unless the user names a single one that it can be for, and say so.
+
+    Neither this command nor its processes have the variable then, until the command ends.
+    """
     addresses = {
         name: [context.params[name]] if isinstance(context.params[name], str) else [*context.params[name]]
         for name, key_file in _KEY_FILES.items()
@@ -123,7 +126,7 @@ def _keep_api_key_from_others(context: Any, named_here: Set[str], *, json_log: b
     servers = openai_servers(chain.from_iterable(addresses.values())) if os.environ.get(API_KEY_VARIABLE) else set()
     of_folder = servers and openai_servers(chain.from_iterable(addresses.get(name, ()) for name in named_here))
     if of_folder or len(servers) > 1:
-        del os.environ[API_KEY_VARIABLE]
+        context.call_on_close(partial(os.environ.__setitem__, API_KEY_VARIABLE, os.environ.pop(API_KEY_VARIABLE)))
         why = (
             f"as {NAME} of this folder, which may be somebody else's, names one; name it with an option"
             if of_folder
