@@ -214,7 +214,7 @@ def other_than_made(database: sqlite3.Connection, make: Callable[[sqlite3.Connec
     return "" if found == wanted else "{} {!r}".format(*min(found ^ wanted)[:2])
 
 
-def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str, str]]:
+def _schema(database: sqlite3.Connection) -> set[tuple[str, ...]]:
     """Return the type, name, table and statement of everything in a database, but for statistics.
 
     Versions of reelscribe break the lines of the same statement at other places, so spaces that mean nothing are left
