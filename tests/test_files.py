@@ -3,11 +3,12 @@
 import errno
 import fcntl
 import os
+import signal
 import time
 
 import pytest
 
-from reelscribe._files import FolderLock, OpenSource, atomic_file, writer_of
+from reelscribe._files import FolderLock, OpenSource, atomic_file, regular_file, writer_of
 from reelscribe.errors import OutputError
 
 
@@ -31,6 +32,26 @@ def test_an_error_names_the_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"file/out: not a folder that can be written to: .*Not a directory"):
         FolderLock(tmp_path / "file" / "out").__enter__()
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDONLY | os.O_NOFOLLOW, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW])
+def test_a_file_on_which_a_program_has_a_lease_is_opened_when_it_is_given_back(tmp_path, flags):
+    path = tmp_path / "film.mp4"
+    path.write_text("film")
+    asked = []
+    with path.open("rb") as holder:
+
+        def give_back(*_):
+            asked.append(fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+
+        before = signal.signal(signal.SIGIO, give_back)
+        try:
+            fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            with open(regular_file(path, flags), "rb") as file:
+                assert file.read() == b"film"
+        finally:
+            signal.signal(signal.SIGIO, before)
+    assert asked
 
 
 def test_a_disk_without_locks_gets_another_error_than_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

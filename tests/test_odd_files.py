@@ -1,6 +1,7 @@
 """Pipes, devices, sockets and endless files that have the names of files which are read, or of sources."""
 
 import hashlib
+import json
 import os
 import socket
 from contextlib import closing
@@ -10,7 +11,7 @@ import pytest
 
 from reelscribe._files import OpenSource
 from reelscribe.archive.build import build
-from reelscribe.client.credentials import Credentials
+from reelscribe.client.credentials import ApiKey, Credentials
 from reelscribe.decode.container import open_for_ffmpeg
 from reelscribe.decode_pool.child_main import digest_file
 from reelscribe.errors import MediaError, ReelscribeError, UsageError
@@ -44,7 +45,7 @@ READERS = {
     "speakers.toml": lambda path: read_speaker_names(path.parent),
     "run.json": lambda path: read_models(path.with_name("annotations.jsonl")),
     "annotations.jsonl": lambda path: list(read_lines(path, lambda line: int(line))),
-    "key_file.json": Credentials,
+    "key_file.json": lambda path: Credentials(path, found=True),
     "config.properties": lambda path: Instance(path.parent).settings(),
     "started-with.json": StartOptions.load,
     "caption.yaml": lambda path: build("a", "caption", "a/b", path.parent, handlers=path.parent),
@@ -62,6 +63,22 @@ def test_what_is_no_small_file_is_refused_at_once(tmp_path, monkeypatch, name, m
     with peak_memory() as peak, pytest.raises((OSError, ReelscribeError)):
         READERS[name](path)
     assert peak() < 2**21
+
+
+def test_a_key_that_somebody_names_may_come_from_a_pipe():
+    reader, writer = os.pipe()
+    with open(reader, "rb"), open(writer, "w") as program:
+        program.write("secret")
+        program.close()
+        key = ApiKey(f"/dev/fd/{reader}")  # as a shell passes it
+        assert not key.reload_after_refusal("secret")  # nothing more comes
+    assert key.token == "secret"
+
+
+def test_models_of_a_large_library_are_more_than_a_small_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("reelscribe._files.MOST_SMALL_BYTES", 2**10)
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {}, "more": "x" * 2**10}))
+    assert read_models(tmp_path / "annotations.jsonl") == {}
 
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD)

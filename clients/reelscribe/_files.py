@@ -141,14 +141,16 @@ def locked_file(path: Path) -> Iterator[IO[bytes]]:
                 return
 
 
-def regular_file(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> int:
+def regular_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, dir_fd: int | None = None) -> int:
     """Open a regular file, as the `opener` of `open`: nothing else that has its name keeps anybody waiting.
 
-    Everything is opened by it that somebody else may have put there, whatever it is read for.
+    Everything is opened by it that somebody else may have put there, whatever it is read for. Only a file that another
+    program holds a lease on, as servers of network file systems do, is waited for until that program gives it back.
 
     Args:
         path: Path of the file.
         flags: Flags of `os.open`.
+        mode: Mode of a file that is made, from which the usual mask takes bits.
         dir_fd: Descriptor of the folder in which the path begins; None for the usual one.
 
     Returns:
@@ -157,35 +159,53 @@ def regular_file(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None
     Raises:
         OSError: It cannot be opened, or is a folder, a pipe, a device or a socket.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    except BlockingIOError:  # a lease
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | flags & os.O_NOFOLLOW, dir_fd=dir_fd)
+        try:
+            _check_regular(descriptor, path)
+            flags &= ~(os.O_CREAT | os.O_NOFOLLOW)  # the very file is named, by a link
+            return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
+        finally:
+            os.close(descriptor)
+    try:
+        _check_regular(descriptor, path)
+    except OSError:
         os.close(descriptor)
-        code, reason = (errno.EISDIR, "Is a directory") if stat.S_ISDIR(mode) else (errno.EINVAL, "not a regular file")
-        raise OSError(code, reason, os.fspath(path))
+        raise
     return descriptor
 
 
-def read_small_file(path: str | os.PathLike[str]) -> bytes:
+def _check_regular(descriptor: int, path: str | os.PathLike[str]) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        code, reason = (errno.EISDIR, "Is a directory") if stat.S_ISDIR(mode) else (errno.EINVAL, "not a regular file")
+        raise OSError(code, reason, os.fspath(path))
+
+
+def read_small_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """Return the content of a regular file that is known to be small, such as settings or keys.
 
     Args:
         path: Path of the file.
+        most: Largest size in bytes; None for `MOST_SMALL_BYTES`.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or has more than `MOST_SMALL_BYTES` bytes.
+        OSError: It cannot be read, is no regular file, or has more bytes.
     """
     with open(path, "rb", opener=regular_file) as file:
-        return read_small(file)
+        return read_small(file, most)
 
 
-def read_small(file: IO[bytes]) -> bytes:
-    """Return the rest of an open file, from `regular_file`. Raises OSError as `read_small_file` does."""
-    content = file.read(MOST_SMALL_BYTES + 1)
+def read_small(file: IO[bytes], most: int | None = None) -> bytes:
+    """Return the rest of an open file, from `regular_file` as a rule. Raises OSError as `read_small_file` does."""
+    most = most or MOST_SMALL_BYTES
+    content = file.read(most + 1)
     if content is None:  # a file of /proc, which says that it is a regular one
         raise BlockingIOError(errno.EAGAIN, "nothing can be read from it now")
-    if len(content) > MOST_SMALL_BYTES:
-        raise OSError(errno.EFBIG, f"expected at most {MOST_SMALL_BYTES} bytes, got more")
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"expected at most {most} bytes, got more")
     return content
 
 

@@ -75,6 +75,17 @@ async def test_a_file_of_terabytes_does_not_hold_up_others(names):
     assert processes.commands == [[name] for name in names]
 
 
+@pytest.mark.parametrize("size", [1, SMALL_BYTES + 1, LARGE_BYTES])
+async def test_a_thousand_files_that_come_at_once_start_no_more_tasks_than_processes(size):
+    queue = DigestQueue(Processes().lend, 2)
+    before = asyncio.all_tasks()
+    waiting = {asyncio.create_task(queue.digest(f"{number}", size)) for number in range(1000)}
+    await asyncio.sleep(0)  # all have begun
+    assert len(asyncio.all_tasks() - before - waiting) == 2
+    await queue.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_a_file_that_cannot_be_read_costs_the_others_nothing():
     first, gone, last = await Processes().digests("first", "gone", "last")
     assert (first.path, str(gone), last.path) == ("first", "gone", "last")

@@ -207,19 +207,44 @@ def test_what_is_put_there_in_the_meantime_stays(films, monkeypatch):
     [
         ("CREATE TRIGGER t AFTER INSERT ON written BEGIN DELETE FROM written; END", "trigger 't'"),
         ("ALTER TABLE written ADD COLUMN x AS (hex(name))", "table 'written'"),
+        (
+            "ANALYZE; PRAGMA writable_schema = ON;"
+            " UPDATE sqlite_master SET sql = replace(sql, 'stat)', 'stat, x AS (hex(idx)))')",
+            "table 'sqlite_stat1'",
+        ),
     ],
 )
 def test_a_memory_of_somebody_else_is_not_written_to(films, statement, what):
     beside(films, [speech(films / "film.mp4")], ["srt"])
     path = films.parent / "out" / NAME
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(statement)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(statement)
     before = path.read_bytes()
     with pytest.raises(
         OutputError, match=f"expected the tables that reelscribe makes, and no more, got another {what}"
     ):
         beside(films, [speech(films / "other.mp4")], ["srt"])
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "ANALYZE",
+        """
+        DROP TABLE written;
+        CREATE TABLE IF NOT EXISTS written (
+            name BLOB, sha256 TEXT, PRIMARY KEY (name, sha256)
+        ) WITHOUT ROWID;
+        """,
+    ],
+    ids=["with statistics", "of an earlier version"],
+)
+def test_a_memory_is_ours_with_statistics_and_with_other_spaces(films, statements):
+    beside(films, [speech(films / "film.mp4")], ["srt"])
+    with closing(sqlite3.connect(films.parent / "out" / NAME)) as database:
+        database.executescript(statements)
+    assert beside(films, [speech(films / "other.mp4")], ["srt"]).written == 1
 
 
 def test_the_command_says_what_it_did_and_that_something_failed(films):

@@ -74,7 +74,7 @@ def run(*words: str | Path) -> tuple[int, str]:
     return result.exit_code, line
 
 
-EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
+EDITED = "it was edited or is damaged: put back a copy from before that, or choose another --out"
 EDITS = [
     ("batches", "results", ["no JSON", "[]", "[[],[],[]]", "7", '{"a":1}', "[[[0,0.0,7,null]],[],[]]"]),
     ("batches", "results", ['[[[0,"soon","x",null]],[],[]]', '[[["0",0.0,"x",null]],[],[]]', "[[[0,NaN,null]],[],[]]"]),
@@ -134,9 +134,9 @@ OTHERS = [
     ("DROP TABLE files", "a database of another program, which was left as it is"),
     (
         "CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM batches; END",
-        "got another trigger 't'; put a copy of the file in its place",
+        "got another trigger 't'; put back a copy from before it was changed",
     ),
-    ("CREATE VIEW v AS SELECT * FROM jobs", "got another view 'v'; put a copy"),
+    ("CREATE VIEW v AS SELECT * FROM jobs", "got another view 'v'; put back a copy"),
     ("CREATE VIRTUAL TABLE t USING fts5 (words)", "got another table 't"),
     ("CREATE INDEX i ON jobs (hex(sha256))", "got another index 'i'"),
     ("ALTER TABLE jobs ADD COLUMN x AS (hex(sha256))", "got another table 'jobs'"),
@@ -152,6 +152,14 @@ def test_a_ledger_of_another_kind_is_left_as_it_is(out, statement, words):
         assert status == 1
         assert words in line
     assert (out / "ledger.sqlite").read_bytes() == before
+
+
+async def test_a_ledger_with_statistics_is_read_and_written_to(out):
+    edit(out, "ANALYZE")
+    with LedgerReader(out) as ledger:
+        assert [*ledger.settings()]
+    async with Ledger(out) as ledger:
+        await ledger.save_run_state({"state": "done"})
 
 
 @pytest.mark.parametrize("version", [0, 1, 5])

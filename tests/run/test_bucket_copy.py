@@ -123,6 +123,7 @@ async def test_what_has_not_changed_is_not_sent_again_and_what_is_gone_is_delete
     async with FakeTorchServe() as server:
         await annotate(library, server, OUT, tmp_path / "work")
         bucket.written.clear()
+        (tmp_path / "work" / "annotations.jsonl.ordered").touch()  # of an earlier version that was killed
         await annotate(library, server, OUT, tmp_path / "work")
         assert +bucket.written == {"ledger.sqlite": 1}
         assert "results/failures.txt" in bucket.contents()

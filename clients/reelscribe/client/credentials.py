@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import aiohttp
 
-from reelscribe._files import read_small_file
+from reelscribe._files import read_small, read_small_file
 from reelscribe._web_addresses import checked_server_address
 from reelscribe.client.http_session import ask
 from reelscribe.errors import ServerError, UsageError
@@ -48,6 +48,7 @@ class Credentials:
         management_url: str | None = None,
         *,
         api: Literal["inference", "management"] = "inference",
+        found: bool = False,
     ) -> None:
         """Read the key file.
 
@@ -56,6 +57,8 @@ class Credentials:
             management_url: Management address of the server, such as http://127.0.0.1:8081, where tokens are renewed;
                 None if they are not.
             api: The API for which the token is.
+            found: Whether the file was found in a folder, so that only a regular one is read. One that somebody has
+                named may also be a pipe from a program, which is waited for, and read once.
 
         Raises:
             UsageError: The file is not a key file, other users than its owner have access to it, or the management
@@ -65,7 +68,7 @@ class Credentials:
         self._management_url = management_url and checked_server_address(management_url)
         self._api = api
         self._keys: Mapping[str, Any] = {}
-        self.reload()
+        self._load(read_small_file if found else _read_named)
         # As in ssh this is an error, because a warning would come after the token was exposed. Only this first reading
         # checks the mode, so that a run fails at its start or not at all.
         mode = stat.S_IMODE(self._path.stat().st_mode)
@@ -88,8 +91,11 @@ class Credentials:
         Raises:
             UsageError: The file is not a key file any more. The token from the last reading is kept.
         """
+        return self._load(read_small_file)
+
+    def _load(self, read: Callable[[Path], bytes]) -> bool:
         try:
-            keys = self._read(read_small_file(self._path).decode())
+            keys = self._read(read(self._path).decode())
             if "key" not in keys.get(self._api, {}):
                 raise ValueError(f"it has no {self._api} key")
             changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))
@@ -167,3 +173,8 @@ class ApiKey(Credentials):
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("it is empty, or has spaces or other characters that no key has")
         return {self._api: {"key": key}}
+
+
+def _read_named(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return read_small(file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ FILES_TOGETHER = 32
 
 @dataclass(frozen=True)
 class _File:
+    number: int
     path: str
     size: int
     source: asyncio.Future[Source]
@@ -56,10 +58,11 @@ class DigestQueue:
         self.seconds = 0.0
         """Time in which processes read files for their digests, in seconds, summed over all processes."""
         self._process, self._processes = process, processes
-        self._waiting: list[_File] = []
-        self._working: list[Sequence[_File]] = []
-        """The files that each process reads."""
+        self._came = 0
+        self._large: deque[_File] = deque()
+        self._others: deque[_File] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._working = self._reading_large = 0  # tasks, from when they are created, and those that read a large file
 
     async def digest(self, path: str, size: int) -> Source:
         """Compute the size and SHA-256 of a file.
@@ -75,66 +78,73 @@ class DigestQueue:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
         """
         source: asyncio.Future[Source] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_File(path, size, source))
+        self._came += 1
+        file = _File(self._came, path, size, source)
+        (self._large if file.is_large else self._others).append(file)
         self._start()
         return await source
 
     async def close(self) -> None:
         """Give up the digests that are not done yet."""
         await cancel_all(self._tasks)
-        for file in self._waiting:
+        for file in (*self._large, *self._others):
             file.source.cancel()
-
-    async def _work(self) -> None:
-        while files := self._next_files():
-            self._working.append(files)
-            self._start()  # if these are large, others need not wait for them
-            results: Sequence[Source | Exception]
-            try:
-                results = await self._digest_all([file.path for file in files])
-            except asyncio.CancelledError:
-                for file in files:
-                    file.source.cancel()
-                raise
-            except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the digests
-                results = [error] * len(files)
-            finally:
-                self._working.remove(files)
-            for file, result in zip(files, results, strict=True):
-                if file.source.cancelled():
-                    continue
-                if isinstance(result, Source):
-                    file.source.set_result(result)
-                else:
-                    file.source.set_exception(result)
 
     def _start(self) -> None:
         """Let one more process read, if it may. It chooses files when it begins, of all that are queued by then."""
-        if self._may_read(large=False):
+        if self._working < self._processes + self._is_one_more_allowed:
+            self._working += 1
             task = asyncio.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _may_read(self, *, large: bool) -> bool:
-        """Return whether one more process may read files now, or large ones."""
-        if len(self._working) < self._processes:
-            return True
-        only_large = all(files[0].is_large for files in self._working)
-        return not large and only_large and len(self._working) == self._processes
+    @property
+    def _is_one_more_allowed(self) -> bool:
+        return self._reading_large == self._processes
 
-    def _next_files(self) -> list[_File]:
-        """Take the first file that may be read now, and, if it is small, other small ones; [] if none may."""
-        files: list[_File] = []
-        left: list[_File] = []
-        for file in self._waiting:
+    async def _work(self) -> None:
+        try:
+            while files := self._next_files():
+                await self._read(files)
+        finally:
+            self._working -= 1
+
+    async def _read(self, files: Sequence[_File]) -> None:
+        results: Sequence[Source | Exception]
+        self._reading_large += files[0].is_large
+        self._start()  # if these are large, others need not wait for them
+        try:
+            results = await self._digest_all([file.path for file in files])
+        except asyncio.CancelledError:
+            for file in files:
+                file.source.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the digests
+            results = [error] * len(files)
+        finally:
+            self._reading_large -= files[0].is_large
+        for file, result in zip(files, results, strict=True):
             if file.source.cancelled():
                 continue
-            if files:
-                is_next = files[0].is_small and file.is_small and len(files) < FILES_TOGETHER
+            if isinstance(result, Source):
+                file.source.set_result(result)
             else:
-                is_next = self._may_read(large=file.is_large)
-            (files if is_next else left).append(file)
-        self._waiting = left
+                file.source.set_exception(result)
+
+    def _next_files(self) -> list[_File]:
+        """Take the first file that may be read now, and, if it is small, the small ones after it; [] if none may."""
+        queues = [self._others, self._large]
+        if self._working > self._processes:
+            queues = [self._others] if self._is_one_more_allowed else []
+        for queue in queues:
+            while queue and queue[0].source.cancelled():
+                queue.popleft()
+        first = min((queue for queue in queues if queue), key=lambda queue: queue[0].number, default=None)
+        files = [first.popleft()] if first else []
+        while files and len(files) < FILES_TOGETHER and files[0].is_small and self._others and self._others[0].is_small:
+            file = self._others.popleft()
+            if not file.source.cancelled():
+                files.append(file)
         return files
 
     async def _digest_all(self, paths: Sequence[str]) -> Sequence[Source | MediaError]:

@@ -21,7 +21,7 @@ from reelscribe.results.records import Kind, Model
 T = TypeVar("T")
 
 MOST_LINE_BYTES = 2**30
-"""Largest line that is read as one. A video of a day with a caption for each frame has a third of it."""
+"""Largest line, or run.json, that is read as one. A video of a day with a caption for each frame has a third of it."""
 
 _HEAD = re.compile(r'\{"source": *')
 
@@ -215,6 +215,19 @@ class AnnotatedSource:
         return tuple(kind for kind, value in kinds.items() if value is not None)
 
 
+def read_settings(annotations: Path) -> Any:
+    """Return what run.json has under `settings`; of a large library it may be as large as a record.
+
+    Args:
+        annotations: Path of annotations.jsonl, beside it.
+
+    Raises:
+        OSError, KeyError, TypeError, ValueError, RecursionError: It cannot be read, or is not as docs/records.md
+            describes it.
+    """
+    return json.loads(read_small_file(annotations.with_name(SETTINGS_NAME), MOST_LINE_BYTES))["settings"]
+
+
 def read_models(annotations: Path) -> dict[str, SavedModel]:
     """Read the models that made the annotations, by the ids that records have for them.
 
@@ -226,7 +239,7 @@ def read_models(annotations: Path) -> dict[str, SavedModel]:
     """
     path = annotations.with_name(SETTINGS_NAME)
     try:
-        settings = json.loads(read_small_file(path))["settings"]
+        settings = read_settings(annotations)
         return {key: _model(value["model"], value["settings"]) for key, value in settings.items()}
     except OSError as error:
         raise UsageError(

@@ -56,8 +56,8 @@ MOST_FAILURES = 3
 _FETCHED = (BESIDE, FAILURES_NAME, LEDGER)
 """What another machine needs to go on; thumbnails are made anew where pages need them. The ledger comes last."""
 
-_UNFINISHED = (".partial", ".old", "-wal", "-shm", "-journal")
-"""What the names of files end in that are being written."""
+_UNFINISHED = (".partial", ".ordered", ".old", "-wal", "-shm", "-journal")
+"""What the names of files end in that are being written; earlier versions wrote ".ordered"."""
 
 _SENDERS = 8
 """Number of files that are sent at the same time."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -41,10 +42,16 @@ tables raises it, and decides what is taken over."""
 FIND_SPANS = "SELECT first, stop, anchor FROM batches WHERE job = ? ORDER BY first"
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
 
-_EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
+_EDITED = "it was edited or is damaged: put back a copy from before that, or choose another --out"
 
 _OWN_TABLES = {"files", "settings", "jobs", "run"}
 """Tables by which a ledger is told from the database of another program."""
+
+_STATISTICS = {
+    ("table", name, name, f"CREATE TABLE {name}({columns})")
+    for name, columns in [("sqlite_stat1", "tbl,idx,stat"), ("sqlite_stat4", "tbl,idx,neq,nlt,ndlt,sample")]
+}
+"""What ANALYZE adds to a schema, which others may run on a database to make it faster."""
 
 _TABLES = f"""
 CREATE TABLE files (path BLOB PRIMARY KEY, stat TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID;
@@ -207,17 +214,22 @@ def other_than_made(database: sqlite3.Connection, make: Callable[[sqlite3.Connec
     return "" if found == wanted else "{} {!r}".format(*min(found ^ wanted)[:2])
 
 
-def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str, str]]:
-    """Return the type, name, table and statement of everything in a database."""
+def _schema(database: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Return the type, name, table and statement of everything in a database, but for statistics.
+
+    Versions of reelscribe break the lines of the same statement at other places, so spaces that mean nothing are left
+    out.
+    """
     rows = database.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
-    return {(str(kind), str(name), str(table), " ".join(str(sql).split())) for kind, name, table, sql in rows}
+    statements = ((*map(str, names), " ".join(str(sql).split())) for *names, sql in rows)
+    return {(*names, re.sub(r" ?([(),]) ?", r"\1", sql)) for *names, sql in statements} - _STATISTICS
 
 
 def _check_schema(database: sqlite3.Connection, path: Path, make: Callable[[sqlite3.Connection], object]) -> None:
     if other := other_than_made(database, make):
         raise OutputError(
-            f"{path}: expected the tables that reelscribe makes, and no more, got another {printable(other)}; put a"
-            " copy of the file in its place, or choose another --out"
+            f"{path}: expected the tables that reelscribe makes, and no more, got another {printable(other)}; put"
+            " back a copy from before it was changed, or choose another --out"
         )
 
 

@@ -124,7 +124,7 @@ class Instance:
 
         if not tokens_required(self.settings()):
             return None
-        return Credentials(self.key_file, self.address("management_address"), api="management")
+        return Credentials(self.key_file, self.address("management_address"), api="management", found=True)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return a TLS context that trusts this server's certificate and no other; None without TLS."""

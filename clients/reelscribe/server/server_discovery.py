@@ -119,7 +119,7 @@ def find_servers(
             continue
         if find_keys and not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
             key_file = COPIED_KEY_FILE
-        server = Server(url, Credentials(key_file, management) if key_file else None)
+        server = Server(url, Credentials(key_file, management, found=not key_files) if key_file else None)
         managed = find_managed_server(management, key_file) if management else None
         found.append(FoundServer(server, managed, assumed))
     return found
@@ -161,15 +161,16 @@ def find_managed_server(
     address = management or instance.address("management_address")
     if local and address != local.address("management_address"):
         local = None
+    found = key_file is None
     if key_file is None and local:
         key_file = local.key_file if local.key_file.exists() else None
     elif key_file is None and COPIED_KEY_FILE.exists():
         key_file = COPIED_KEY_FILE
     # TorchServe writes a renewed key to its own file only, and a copy would become invalid.
     own = local is not None and key_file is not None and key_file.resolve() == local.key_file.resolve()
-    return ManagedServer(
-        address, Credentials(key_file, address if own else None, api="management") if key_file else None, local
-    )
+    renewed_at = address if own else None
+    keys = Credentials(key_file, renewed_at, api="management", found=found) if key_file else None
+    return ManagedServer(address, keys, local)
 
 
 def _running_in(directory: Path | None, *, needed: bool) -> Instance | None:
@@ -187,8 +188,8 @@ def _in_its_folder(url: str, instance: Instance, *, stays: bool) -> FoundServer:
     find_again = None if stays else partial(_current_address, instance)
     if not tokens_required(instance.settings()):
         return FoundServer(Server(url, None, find_again), ManagedServer(address, None, instance))
-    managed = ManagedServer(address, Credentials(instance.key_file, address, api="management"), instance)
-    return FoundServer(Server(url, Credentials(instance.key_file, address), find_again), managed)
+    managed = ManagedServer(address, Credentials(instance.key_file, address, api="management", found=True), instance)
+    return FoundServer(Server(url, Credentials(instance.key_file, address, found=True), find_again), managed)
 
 
 def _current_address(instance: Instance) -> Server | None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def victim(tmp_path) -> Path:
     path.parent.mkdir()
     path.write_text("precious")
     return path
+
+
+def test_others_cannot_write_to_the_lock_or_the_records_of_a_cache_whatever_the_mask_is(tmp_path):
+    mask = os.umask(0)
+    try:
+        with cache_folder(tmp_path) as cache:
+            os.close(databases.open_journal(cache.folder, write=True))
+    finally:
+        os.umask(mask)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in cache.folder.iterdir()}
+    assert modes == {"lock": 0o644, databases.JOURNAL_NAME: 0o644}
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def _locked(folder: Path) -> IO[str]:
     folder.mkdir(exist_ok=True)
     _refuse_links(folder)
     # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
-    descriptor = regular_file(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    descriptor = regular_file(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     lock = open(descriptor, "a")  # noqa: SIM115 - it is kept open
     if not try_lock(lock):
         lock.close()

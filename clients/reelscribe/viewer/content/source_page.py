@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reelscribe._files import read_small_file
 from reelscribe.errors import OutputError, UsageError, brief
+from reelscribe.export.annotations_reader import read_settings
 from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
-from reelscribe.results.annotations import SETTINGS_NAME
+from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.viewer.content.library_page import card_of
@@ -145,7 +145,7 @@ class SourcePage:
                     return {
                         used.id: {"model": vars(used.model), "settings": used.settings} for used in ledger.settings()
                     }
-            settings = json.loads(read_small_file(self._out / SETTINGS_NAME))["settings"]
+            settings = read_settings(self._out / ANNOTATIONS)
             return settings if isinstance(settings, dict) else {}
         except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}

@@ -198,7 +198,7 @@ def is_damage(error: BaseException) -> bool:
 def open_journal(folder: Path, *, write: bool = False) -> int:
     """Open the records of the ledger in the folder of an index, and return the descriptor. Links are not followed."""
     mode = os.O_RDWR | os.O_APPEND | os.O_CREAT if write else os.O_RDONLY
-    return regular_file(folder / JOURNAL_NAME, mode | os.O_NOFOLLOW)
+    return regular_file(folder / JOURNAL_NAME, mode | os.O_NOFOLLOW, 0o644)
 
 
 def open_database(path: Path, *, write: bool = False) -> sqlite3.Connection:

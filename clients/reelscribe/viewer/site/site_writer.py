@@ -6,7 +6,6 @@ an export that breaks off leaves no library that promises more than is there, or
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reelscribe._files import read_small_file
-from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
+from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, read_settings, source_path
 from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.speakers import SpeakerNames, read_speaker_names
 from reelscribe.reporting.formatting import count
-from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.viewer.content.source_page import source_view, used_settings
 from reelscribe.viewer.index.saved_record import SavedRecord, UnreadableRecord, in_order, read_record
 from reelscribe.viewer.index.source_row import BadLine, SourceRow, read_line
@@ -62,7 +59,7 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
             written.
     """
     models = read_models(annotations)
-    settings = json.loads(read_small_file(annotations.with_name(SETTINGS_NAME)))["settings"]
+    settings = read_settings(annotations)
     common_folder = common_folder_of(read_lines(annotations, source_path))
     names = read_speaker_names(options.run)
     with SearchIndex(folder, ROOT) as index, CardFile() as cards:
