@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -210,6 +211,31 @@ def test_a_link_in_the_place_of_an_export_is_replaced_and_not_written_through(ou
 def test_a_pipe_in_the_place_of_the_lock_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / ".lock")
     assert writer_of(tmp_path) in (None, "run")
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", "ledger.sqlite-journal", "ledger.sqlite-wal", "ledger.sqlite-shm"])
+def test_a_pipe_in_the_place_of_what_sqlite_opens_keeps_nobody_waiting(out, name):
+    (out / name).unlink(missing_ok=True)
+    os.mkfifo(out / name)
+    for words in [("export", out, "--format", "csv"), ("forget", out, "/a.mp4")]:
+        status, line = run(*words)
+        assert (status, f"{name}: expected a file or nothing there" in line) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", "beside.sqlite"])
+def test_a_journal_deletes_no_file_that_it_names(out, tmp_path, name):
+    (tmp_path / "other").write_text("of somebody")
+    magic, other = bytes.fromhex("d9d505f920a163d7"), os.fsencode(tmp_path / "other")
+    if name == "beside.sqlite":
+        edit(out, "VACUUM INTO ?", str(out / name))
+    pages = (out / name).stat().st_size // 4096
+    journal = (magic + struct.pack(">IIIII", 0, 1, pages, 512, 4096)).ljust(512, b"\0")
+    journal += struct.pack(">I", 2**30 // 4096 + 1) + other + struct.pack(">II", len(other), sum(other)) + magic
+    (out / f"{name}-journal").write_bytes(journal)
+    words = ("forget", out, "/a.mp4") if name == "ledger.sqlite" else ("export", out, "--beside", "json")
+    status, line = run(*words)
+    assert (tmp_path / "other").exists()
+    assert (status, "got one that names another file" in line) == (1, True)
 
 
 def test_an_output_folder_may_be_a_link(out, tmp_path):

@@ -495,7 +495,7 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
 
 async def test_a_ledger_that_cannot_be_opened_is_an_error(tmp_path):
     (tmp_path / "ledger.sqlite").mkdir()
-    with pytest.raises(OutputError, match="unable to open database file"):
+    with pytest.raises(OutputError, match="expected a file or nothing there"):
         await Ledger(tmp_path).__aenter__()
 
 

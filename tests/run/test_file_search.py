@@ -1,5 +1,6 @@
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def test_a_file_that_is_being_written_is_left_until_it_rests(library):
     assert Selection().takes(file)
     assert waiting.takes(Found("s3://bucket/b.mp4"))  # objects appear whole
     assert waiting.takes(Found(str(library / "gone.mp4")))
+
+
+def test_a_file_rests_if_the_clock_was_set_back_since_it_was_written(library, monkeypatch):
+    yesterday = time.time() - 86_400
+    monkeypatch.setattr(time, "time", lambda: yesterday)
+    assert Selection(rest_seconds=3600).takes(Found(str(library / "b.mp4")))
 
 
 def test_what_cannot_be_a_source_is_never_left_out():

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import tracemalloc
 
 import pyarrow
@@ -40,6 +41,24 @@ def test_standard_input_is_a_list_that_can_be_read_again(monkeypatch):
     listed = SourceList("-")
     for _ in range(2):
         assert [row.name for row in listed.rows()] == ["a.mp4", "b.mp4"]
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
+def test_a_pipe_is_a_list_that_can_be_read_again_and_loses_no_name(tmp_path, name):
+    os.mkfifo(pipe := tmp_path / name)
+    expected = [f"{number:06}.mp4" for number in range(200_000)]
+    content = "\n".join(["path", *expected] if name == "pipe.csv" else expected)
+    writer = threading.Thread(target=pipe.write_text, args=[content])
+    writer.start()
+    listed = SourceList(str(pipe))
+    writer.join()
+    assert [[row.name for row in listed.rows()] for _ in range(2)] == [expected] * 2
+
+
+def test_a_pipe_is_no_table_in_parquet(tmp_path):
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(UsageError, match="expected a file, as a table in Parquet cannot be read from a pipe"):
+        SourceList(str(tmp_path / "pipe.parquet"))
 
 
 def test_a_table_in_csv_has_a_column_of_names_and_others(tmp_path):

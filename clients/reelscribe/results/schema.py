@@ -24,11 +24,13 @@ import json
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from reelscribe._files import regular_file
 from reelscribe.errors import OutputError, printable
 from reelscribe.storage.address import absolute_name
 
@@ -43,6 +45,9 @@ FIND_SPANS = "SELECT first, stop, anchor FROM batches WHERE job = ? ORDER BY fir
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
 
 _EDITED = "it was edited or is damaged: put back a copy from before that, or choose another --out"
+
+_JOURNAL_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+"""How a journal ends that names one more file (https://sqlite.org/fileformat2.html#the_rollback_journal)."""
 
 _OWN_TABLES = {"files", "settings", "jobs", "run"}
 """Tables by which a ledger is told from the database of another program."""
@@ -79,6 +84,37 @@ PRAGMA user_version = {VERSION};
 """
 
 
+def connect(path: Path, parameters: str = "mode=rwc") -> sqlite3.Connection:
+    """Open a database that may come from somebody else, and whose content the caller checks.
+
+    SQLite opens what lies beside a database, too. It would wait for ever for a pipe there, and a journal can name one
+    more file, anywhere, that SQLite deletes after it has undone what the journal says.
+
+    Args:
+        path: The database.
+        parameters: Those of SQLite's addresses.
+
+    Raises:
+        OutputError: It, or what SQLite keeps beside it, is no file, or its journal is not that of one database.
+        sqlite3.Error: It cannot be opened.
+    """
+    place = os.path.realpath(path)
+    for beside in (place, *(f"{place}-{each}" for each in ("journal", "wal", "shm"))):
+        # They are not opened here: closing a file ends the locks that this process has on it by SQLite.
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(beside).st_mode):
+                raise OutputError(f"{beside}: expected a file or nothing there; remove it")
+    with suppress(FileNotFoundError), open(f"{place}-journal", "rb", opener=regular_file) as journal:
+        journal.seek(max(0, journal.seek(0, os.SEEK_END) - len(_JOURNAL_NAMES_ANOTHER)))
+        if journal.read() == _JOURNAL_NAMES_ANOTHER:
+            raise OutputError(
+                f"{place}-journal: expected the journal of one database, got one that names another file, which"
+                " reelscribe never writes; choose another --out"
+            )
+    address = f"{path.absolute().as_uri()}?{parameters}"
+    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+
+
 def open_ledger(path: Path) -> sqlite3.Connection:
     """Open a ledger to write to it; it is created if it is missing.
 
@@ -91,7 +127,7 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     """
     if path.is_symlink():  # the lock is that of this folder, and another folder may have the same ledger
         raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; link the folder instead")
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database = connect(path)
     try:
         has_tables = _has_tables(database, path)
         database.execute("PRAGMA journal_mode = WAL")
@@ -117,10 +153,10 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         OutputError: `_has_tables` refuses it.
         sqlite3.Error: It cannot be read.
     """
-    address = f"{path.absolute().as_uri()}?mode=ro"
+    parameters = "mode=ro"
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
-        address += "&immutable=1"
-    database = sqlite3.connect(address, uri=True, check_same_thread=False)
+        parameters += "&immutable=1"
+    database = connect(path, parameters)
     try:
         _has_tables(database, path)
     except BaseException:
@@ -157,7 +193,7 @@ def open_memory(path: Path, table: str) -> sqlite3.Connection:
     if path.is_symlink():
         raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; remove it")
     create = f"CREATE TABLE IF NOT EXISTS {table}"
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database = connect(path)
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         if _schema(database):

@@ -97,8 +97,8 @@ class Selection:
     def _has_rested(self, path: str) -> bool:
         if (file := file_of(path)) is None:
             return True
-        try:  # the time of the last change, which programs that copy files cannot set back
-            return os.stat(file).st_ctime <= time.time() - self.rest_seconds
+        try:  # the time of the last change, which programs that copy files cannot set back, but whoever sets the clock
+            return abs(time.time() - os.stat(file).st_ctime) >= self.rest_seconds
         except (OSError, ValueError):
             return True  # its record tells why it cannot be read
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class SourceList:
-    """A list of sources in a file, or on standard input, which is read once and kept."""
+    """A list of sources in a file; or on standard input or in a pipe, which are read once and kept."""
 
     def __init__(self, path: str, *, null: bool = False) -> None:
         """Check that the list can be opened.
@@ -72,11 +72,8 @@ class SourceList:
         """
         self._path, self._null = path, null
         self._kind = "" if path == "-" or null else Path(path).suffix.lower()
-        self._input: IO[bytes] | None = None
-        if path == "-":
-            self._input = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the list
-            weakref.finalize(self, self._input.close)
-            shutil.copyfileobj(sys.stdin.buffer, self._input)
+        with self._errors():
+            self._input = self._copied()
         if self._kind == ".parquet" and find_spec("pyarrow") is None:
             raise UsageError(f"--from {path}: {missing_package('pyarrow', 'parquet')}")
         with self._errors():
@@ -93,6 +90,18 @@ class SourceList:
         """
         with self._errors():
             yield from self._rows()
+
+    def _copied(self) -> IO[bytes] | None:
+        """Return a copy of a list that can be read only once, on standard input or in a pipe; None for a file."""
+        if self._path != "-" and not Path(self._path).is_fifo():
+            return None
+        if self._kind == ".parquet":
+            raise UsageError(f"{self}: expected a file, as a table in Parquet cannot be read from a pipe")
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the list
+        weakref.finalize(self, copy.close)
+        with nullcontext(sys.stdin.buffer) if self._path == "-" else open(self._path, "rb") as file:
+            shutil.copyfileobj(file, copy)
+        return copy
 
     def _rows(self) -> Iterator[Row]:
         if self._kind == ".parquet":

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from reelscribe._files import regular_file
-from reelscribe.results.schema import other_than_made
+from reelscribe.results.schema import connect, other_than_made
 from reelscribe.viewer.index.source_row import SourceRow
 
 VERSION = 4
@@ -203,8 +203,7 @@ def open_journal(folder: Path, *, write: bool = False) -> int:
 
 def open_database(path: Path, *, write: bool = False) -> sqlite3.Connection:
     """Open a database of an index that is complete. Raises sqlite3.Error if it cannot be used."""
-    address = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
-    database = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    database = connect(path, f"mode={'rw' if write else 'ro'}")
     if write:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = OFF")

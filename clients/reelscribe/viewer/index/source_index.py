@@ -80,7 +80,7 @@ class SourceIndex:
         try:
             try:
                 self._use(check_tables(self._folder / NAME))
-            except (OSError, sqlite3.Error, ValueError, KeyError):
+            except (OSError, sqlite3.Error, ValueError, KeyError, OutputError):
                 self._rebuild()
             self.attempt("annotations", f"{_FAILED} with {ANNOTATIONS_NAME}", self._follow_annotations)
         except BaseException:
