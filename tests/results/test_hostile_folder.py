@@ -113,6 +113,16 @@ def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, 
     assert not list(out.glob("*.csv"))
 
 
+@pytest.mark.parametrize("path", [7, "/a.mp4", 1.5])
+@pytest.mark.parametrize("command", [["export", "--format", "csv"], ["forget", "/a.mp4", "--dry-run"], ["forget", "/"]])
+def test_an_edited_path_of_a_source_ends_every_command_and_hides_no_source(out, path, command):
+    before = (out / "annotations.jsonl").read_bytes()
+    edit(out, "UPDATE sources SET path = ?", path)
+    status, line = run(command[0], out, *command[1:])
+    assert (status, line.endswith(EDITED)) == (1, True)
+    assert (out / "annotations.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("state", ["[]", "7", "x", "{}", '{"state": "done", "pid": "x", "tracks": 5}'])
 def test_an_edited_state_of_a_run_is_told_by_status(out, state):
     edit(out, "UPDATE run SET state = ?", state)
