@@ -1,10 +1,12 @@
 """A folder that somebody else has made or edited: nothing of theirs is overwritten, and one line says what to do."""
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,13 @@ from reelscribe.contract.outcomes import Caption, DescribedClip
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
+from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.annotations import current_annotations
 from reelscribe.results.batches import SavedAudioBatch, SavedClipBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.viewer.content.run_page import RunFollower
 
 VIDEO = SavedVideo(VideoInfo(4.0, 64, 48, 0, 1.0, 40, 10.0, 0.0, 4.0, "h264", None), 4.0, None, [Section(0, 1, 0, 1)])
 AUDIO = SavedAudio(AudioInfo("aac", 48_000, 2, 0.0, 0.0, 4.0), None)
@@ -220,3 +224,13 @@ def test_an_output_folder_may_be_a_link(out, tmp_path):
     assert "a star" in (out / "captions.csv").read_text()
     with FolderLock(out), pytest.raises(OutputError, match="another run is writing there"):
         FolderLock(tmp_path / "link").__enter__()
+
+
+def test_a_run_with_an_infinite_number_of_a_process_is_one_that_browsing_does_not_know(out):
+    with LedgerReader(out) as reader:
+        state = reader.run_state()
+    tracked = {field.name: 0 for field in fields(Snapshot)} | {"tracks": [], "nodes": [], "failures": []}
+    edit(out, "UPDATE run SET state = ?", json.dumps({**tracked, **state, "pid": float("inf"), "time": 0}))
+    follower = RunFollower(out)
+    follower.update()
+    assert (follower.status, follower.problem[:50]) == (None, "The state of the run is not one that this version ")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe._files import read_small_file
-from reelscribe.errors import OutputError, UsageError, brief
+from reelscribe.errors import MALFORMED, OutputError, UsageError, brief
 from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.results.ledger_reader import LedgerReader
@@ -147,7 +147,7 @@ class SourcePage:
                     }
             settings = json.loads(read_small_file(self._out / SETTINGS_NAME))["settings"]
             return settings if isinstance(settings, dict) else {}
-        except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OutputError, OSError, *MALFORMED):
             return {}
 
 
