@@ -60,6 +60,10 @@ REORDERING_CHARACTERS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Characters that nobody sees and that order those around them anew; for a class of a regular expression."""
 
 
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What Python raises where a value that somebody else wrote, in a file, a ledger or an answer, is none of ours."""
+
+
 class ReelscribeError(Exception):
     """Base of all errors of reelscribe; the class name is the `type` of an error in records and in responses."""
 

@@ -103,6 +103,13 @@ BAD_LINES = {
 }
 
 
+@pytest.mark.parametrize("segments", [[[]], [7], ["x"], [None], {"a": 1}, "x"])
+def test_a_segment_that_is_none_is_named_where_doubtful_ones_are_left_out(tmp_path, segments):
+    path = annotations(tmp_path, [transcript_record("a.mp4", segments=segments)])
+    with pytest.raises(UsageError, match="line 1: expected a record"):
+        export(path, tmp_path / "out", ["csv"], drop_doubtful=True)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "jsonl.zst"])  # it has any lines
 @pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, kind):

@@ -1,5 +1,8 @@
 """Flags of captions and of descriptions of clips: texts that repeat themselves, and that are nearly equal to others."""
 
+import random
+import time
+
 import pytest
 
 from reelscribe.contract.outcomes import Caption, DescribedClip, Utterance
@@ -80,6 +83,15 @@ def test_a_text_that_is_nearly_equal_to_a_neighbour_is_a_near_duplicate(made, te
     flagged = list(with_flags(results, differ=True))
     assert [result for result, _ in flagged] == results
     assert [flags for _, flags in flagged] == [["near-duplicate"] if each else [] for each in near]
+
+
+def test_texts_of_millions_of_letters_are_compared_by_their_beginnings():
+    rng, began = random.Random(0), time.process_time()
+    letters = [chr(0x4E00 + k) for k in range(5000)]
+    one, other = ("".join(rng.choices(letters, k=1_000_000)) for _ in range(2))
+    flagged = with_flags(map(clip, [one, one[:500_000] + other, other]), differ=True)
+    assert [flags for _, flags in flagged] == [["near-duplicate"], ["near-duplicate"], []]
+    assert time.process_time() - began < 20  # it was minutes
 
 
 def test_a_text_may_have_both_flags():

@@ -1,11 +1,13 @@
 """A folder that somebody else has made or edited: nothing of theirs is overwritten, and one line says what to do."""
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
 import struct
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,13 @@ from reelscribe.contract.outcomes import Caption, DescribedClip
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
+from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.annotations import current_annotations
 from reelscribe.results.batches import SavedAudioBatch, SavedClipBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.viewer.content.run_page import RunFollower
 
 VIDEO = SavedVideo(VideoInfo(4.0, 64, 48, 0, 1.0, 40, 10.0, 0.0, 4.0, "h264", None), 4.0, None, [Section(0, 1, 0, 1)])
 AUDIO = SavedAudio(AudioInfo("aac", 48_000, 2, 0.0, 0.0, 4.0), None)
@@ -112,6 +116,16 @@ def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, 
     assert line.endswith(EDITED)
     assert (out / "annotations.jsonl").read_bytes() == before
     assert not list(out.glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", [7, "/a.mp4", 1.5])
+@pytest.mark.parametrize("command", [["export", "--format", "csv"], ["forget", "/a.mp4", "--dry-run"], ["forget", "/"]])
+def test_an_edited_path_of_a_source_ends_every_command_and_hides_no_source(out, path, command):
+    before = (out / "annotations.jsonl").read_bytes()
+    edit(out, "UPDATE sources SET path = ?", path)
+    status, line = run(command[0], out, *command[1:])
+    assert (status, line.endswith(EDITED)) == (1, True)
+    assert (out / "annotations.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("state", ["[]", "7", "x", "{}", '{"state": "done", "pid": "x", "tracks": 5}'])
@@ -244,3 +258,13 @@ def test_an_output_folder_may_be_a_link(out, tmp_path):
     assert "a star" in (out / "captions.csv").read_text()
     with FolderLock(out), pytest.raises(OutputError, match="another run is writing there"):
         FolderLock(tmp_path / "link").__enter__()
+
+
+def test_a_run_with_an_infinite_number_of_a_process_is_one_that_browsing_does_not_know(out):
+    with LedgerReader(out) as reader:
+        state = reader.run_state()
+    tracked = {field.name: 0 for field in fields(Snapshot)} | {"tracks": [], "nodes": [], "failures": []}
+    edit(out, "UPDATE run SET state = ?", json.dumps({**tracked, **state, "pid": float("inf"), "time": 0}))
+    follower = RunFollower(out)
+    follower.update()
+    assert (follower.status, follower.problem[:50]) == (None, "The state of the run is not one that this version ")

@@ -119,6 +119,17 @@ async def test_voices_beyond_their_chunk_are_its_failure(talk, out):
     assert record_in(out)["turns"] == []
 
 
+async def test_more_voices_than_anybody_has_are_the_failure_of_their_chunk(talk, out):
+    async def crowd(request):
+        return web.json_response([voices(*[0] * 161, seconds=0.001).to_json() for _ in request.tree["chunks"]])
+
+    async with speaker_server(crowd) as server:
+        await tell_apart(out, [talk], server)
+    why = "speaker model: expected at most 160 parts in the chunk, got 161"
+    assert record_in(out)["error"]["message"] == f"4 chunks of audio have no voices: {why}"
+    assert record_in(out)["turns"] == []
+
+
 async def test_where_the_model_tells_speakers_apart_turns_overlap(talk, out):
     async def two_at_once(request):
         """Speaker 1 speaks, but for a breath, for the whole chunk of 4 s, and speaker 0 for a second of it."""

@@ -20,7 +20,7 @@ import aiohttp
 from reelscribe._files import read_small, read_small_file
 from reelscribe._web_addresses import checked_server_address
 from reelscribe.client.http_session import ask
-from reelscribe.errors import ServerError, UsageError
+from reelscribe.errors import MALFORMED, ServerError, UsageError
 
 RENEW_SECONDS = 60.0
 """Seconds before its expiration at which a token is renewed. A shorter-lived token is renewed after half its life."""
@@ -100,7 +100,7 @@ class Credentials:
                 raise ValueError(f"it has no {self._api} key")
             changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))
             renew_at = self._next_renewal(keys)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *MALFORMED) as error:
             raise UsageError(f"key file {self._path}: expected {self.expected}: {error}") from None
         self._keys = keys
         if changed:

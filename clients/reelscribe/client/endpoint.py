@@ -26,6 +26,7 @@ from reelscribe.client.operations import Request
 from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import ModelDescription
 from reelscribe.errors import (
+    MALFORMED,
     AccessRefused,
     RequestRefused,
     ServerError,
@@ -255,7 +256,7 @@ class Endpoint(ABC, Generic[Description]):
         """Return what `parse` makes of JSON. Raises ServerError if it is not what such a request is answered with."""
         try:
             return parse()
-        except (TypeError, KeyError, ValueError) as error:
+        except MALFORMED as error:
             raise ServerError(f"answer of {self.url}: {error}, got {reprlib.repr(value)}") from None
 
     def _another_model(self) -> AccessRefused:

@@ -33,6 +33,7 @@ from reelscribe.contract.descriptions import (
 from reelscribe.contract.families import FAMILIES, OTHER, ModelFamily, family_of
 from reelscribe.contract.fields import read_list, read_text
 from reelscribe.errors import (
+    MALFORMED,
     AccessRefused,
     RequestRefused,
     ServerError,
@@ -158,7 +159,7 @@ class OpenAIEndpoint(Endpoint[Description]):
             return _short(parse_json(exchange.response.content)["version"])
         except ServerUnreachable:
             raise
-        except (ServerError, TypeError, KeyError, ValueError):
+        except (ServerError, *MALFORMED):
             return None
 
     async def _answer(self, request: Request[Any, Any]) -> Answer:

@@ -19,7 +19,7 @@ from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.fields import check_types, read_count, read_list, read_number
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
 from reelscribe.contract.shots import Windowing
-from reelscribe.errors import ServerError, printable
+from reelscribe.errors import MALFORMED, ServerError, printable
 
 MAX_ITEM_BYTES = 64 * 2**20
 """Largest frame or chunk that a model may ask for, in bytes: TorchServe takes requests of 50 MiB by default."""
@@ -171,7 +171,7 @@ class ModelDescription:
             description = cls(**cls._fields_from_json(value))
             description.check()
             _ = description.identity  # the hash of what is nested too deeply cannot be computed
-        except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
+        except MALFORMED as error:
             raise ServerError(
                 f"describe: expected the description of a {cls.kind} handler, got {reprlib.repr(value)} ({error});"
                 f" is the model a reelscribe archive of this version, and one for {cls.kind}?"

@@ -13,7 +13,7 @@ from reelscribe._files import read_small_file, regular_file
 from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Shot, SourceSummary, Turn, Utterance
 from reelscribe.contract.source import Transition
 from reelscribe.contract.speech import Word
-from reelscribe.errors import UsageError, brief
+from reelscribe.errors import MALFORMED, UsageError, brief
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.results.escaping import restore_path, to_json
 from reelscribe.results.records import Kind, Model
@@ -246,7 +246,7 @@ def read_models(annotations: Path) -> dict[str, SavedModel]:
             f"export: {path} cannot be read: {error.strerror or error}; it belongs to {annotations.name}, so keep both"
             " in one folder"
         ) from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise UsageError(
             f"export: {path}: expected models and settings as docs/records.md describes them"
             f" ({type(error).__name__}: {error}); was it written by this version?"
@@ -258,7 +258,7 @@ def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
 
     Args:
         annotations: Path of annotations.jsonl.
-        parse: Parses a line; raises KeyError, TypeError, ValueError or RecursionError if it is not a record.
+        parse: Parses a line; raises one of MALFORMED if it is not a record.
 
     Yields:
         What `parse` returns for each line.
@@ -271,7 +271,7 @@ def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
             for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), 1):
                 try:
                     parsed = parse(line)
-                except (KeyError, TypeError, ValueError, RecursionError) as error:
+                except MALFORMED as error:
                     raise UsageError(
                         f"export: {annotations}, line {number}: expected a record as docs/records.md describes it, got"
                         f" {brief(line)} ({type(error).__name__}: {error}); was it written by this version, to its end?"
@@ -289,7 +289,7 @@ def source_path(line: bytes) -> str:
         line: A line of annotations.jsonl.
 
     Raises:
-        KeyError, TypeError, ValueError or RecursionError: The line is not a record.
+        MALFORMED: The line is not a record.
     """
     return _path(_source(line)["absolute_path"])
 
@@ -309,7 +309,7 @@ def annotated_source(line: bytes, models: Mapping[str, SavedModel], *, drop_doub
         drop_doubtful: Whether segments of speech that have flags are left out.
 
     Raises:
-        KeyError, TypeError, ValueError or RecursionError: The line is not a record.
+        MALFORMED: The line is not a record.
     """
     value = json.loads(line.decode())
     source, media, audio, error = value["source"], value["media"], value["audio"], value["error"]

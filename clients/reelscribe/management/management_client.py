@@ -13,7 +13,15 @@ from urllib.parse import quote, urlencode
 
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.http_session import check_trusted_certificates
-from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
+from reelscribe.errors import (
+    MALFORMED,
+    ReelscribeError,
+    ServerError,
+    ServerUnreachable,
+    StartupError,
+    UnknownModel,
+    UsageError,
+)
 from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, version_sort_key
 from reelscribe.management.torchserve_api import ANSWER_SECONDS, Api, ServerAddresses
 
@@ -390,7 +398,7 @@ def _expect_torchserve() -> Iterator[None]:
     """Raise ServerError if an answer has another form than TorchServe's; any program may listen at the address."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except MALFORMED as error:
         raise ServerError(f"unexpected answer: {type(error).__name__}: {error}; is it a TorchServe?") from error
 
 

@@ -26,6 +26,10 @@ SIMILARITY = 90.0
 """Similarity of two texts (0 to 100, the ratio of rapidfuzz: the share of letters that need no edit) from which on they
 count as nearly equal."""
 
+MOST_LETTERS = 10_000
+"""The most letters of a text that are looked at, from its beginning: many more than models are let to write. A server
+may send millions, and comparing two texts takes time by the product of their lengths."""
+
 MOST_COMPRESSION = 2.4
 """Compression ratio above which a transcript repeats itself, as in openai-whisper. Of speech, it is at most 1.8."""
 
@@ -76,14 +80,16 @@ def _flags(text: str, *, near: bool) -> list[Flag]:
 
 def repeats_itself(text: str) -> bool:
     """Return whether a text says the same thing again and again."""
-    words = text.casefold().split()
+    text = text[:MOST_LETTERS].casefold()
+    words = text.split()
     if len(words) < 2 * GROUP_WORDS:
-        words = list(text.casefold()) if len(words) == 1 else words
+        words = list(text) if len(words) == 1 else words
     groups = list(zip(*(words[k:] for k in range(GROUP_WORDS)), strict=False))
     return len(groups) > GROUP_WORDS and 1 - len(set(groups)) / len(groups) > REPEATED_SHARE
 
 
 def _nearly_equal(one: str, other: str) -> bool:
+    one, other = one[:MOST_LETTERS], other[:MOST_LETTERS]
     return bool(one) and fuzz.ratio(one, other, score_cutoff=SIMILARITY) >= SIMILARITY
 
 

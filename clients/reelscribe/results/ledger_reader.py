@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 from reelscribe.contract.fields import check_types
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError, SourceSummary
 from reelscribe.contract.source import Source, digest_in
-from reelscribe.errors import OutputError
+from reelscribe.errors import OutputError, brief
 from reelscribe.results.batches import (
     SavedAudioBatch,
     SavedClipBatch,
@@ -44,6 +45,7 @@ from reelscribe.storage.address import absolute_name, is_address, is_member
 
 Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch, SavedShotBatch, SavedSummaryBatch)
 
+_BEFORE_ALL = -math.inf  # SQLite orders numbers before texts and bytes, so an edited row is found, too
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
 
@@ -120,11 +122,14 @@ class LedgerReader:
         """Return all sources that runs have finished, in the order of their absolute paths."""
         rows = self._select(_FIND_NAMES)
         with row_errors(self._path):
-            return [KnownSource(path, os.fsdecode(name), sha256, bool(missing)) for path, name, sha256, missing in rows]
+            return [
+                KnownSource(_path(path), os.fsdecode(name), sha256, bool(missing))
+                for path, name, sha256, missing in rows
+            ]
 
     def finished(self) -> Iterator[FinishedSource]:
         """Yield what all sources that runs have finished are, without reading their results, in the order of paths."""
-        last = b""
+        last: Any = _BEFORE_ALL
         while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
             outcomes = self._select(_FIND_OUTCOMES, last, rows[-1][0])
             with row_errors(self._path):
@@ -134,7 +139,7 @@ class LedgerReader:
 
     def records(self) -> Iterator[Record]:
         """Yield the record of each source that runs have finished, in the order of the absolute paths."""
-        last = b""
+        last: Any = _BEFORE_ALL
         while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
             for row in rows:
                 yield self._record(*row)
@@ -204,7 +209,7 @@ class LedgerReader:
                 version=self._version_of(key) if sha256 else None,
                 extra=self._extra_of(key),
                 missing=bool(missing),
-                absolute_path=os.fsdecode(key),
+                absolute_path=os.fsdecode(_path(key)),
             )
 
     def _version_of(self, key: bytes) -> str | None:
@@ -263,6 +268,13 @@ def earlier_run_state(out: Path) -> dict[str, Any] | None:
         return reader.run_state()
 
 
+def _path(value: Any) -> bytes:
+    """Return the path of a source, as the ledger has it; raise TypeError for anything else."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"path: expected bytes, got {brief(value)}")
+    return value
+
+
 @lru_cache
 def _model_settings(text: str) -> ModelSettings:
     """Return the model and the settings that `Ledger.settings_id` was given."""
@@ -279,7 +291,7 @@ def _finished_sources(rows: Iterable[Any], outcomes: Iterable[Any]) -> list[Fini
         kinds.setdefault(path, {})[kind] = _model_settings(settings).id, source_error_from_json(error)
     return [
         FinishedSource(
-            path=path,
+            path=_path(path),
             name=os.fsdecode(name),
             bytes=size,
             sha256=digest_in(sha256),

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reelscribe._files import regular_file
-from reelscribe.errors import OutputError, printable
+from reelscribe.errors import MALFORMED, OutputError, printable
 from reelscribe.storage.address import absolute_name
 
 NAME = "ledger.sqlite"
@@ -289,7 +289,7 @@ def row_errors(path: Path) -> Iterator[None]:
     """Turn what goes wrong with a row that no version of reelscribe wrote into an OutputError that says what to do."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+    except MALFORMED as error:
         what = printable(" ".join(str(error)[:200].split()))
         raise OutputError(
             f"{path}: cannot be read: {type(error).__name__} in what is saved there: {what}; {_EDITED}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from reelscribe._files import read_small_file
-from reelscribe.errors import StartupError, UsageError
+from reelscribe.errors import MALFORMED, StartupError, UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 
 DIRECTORY = Path(".server")
@@ -90,7 +90,7 @@ class StartOptions:
             for name in ("config", "model_store", "certificate", "private_key"):
                 values[name] = values[name] and Path(values[name])
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, *MALFORMED) as error:
             raise StartupError(
                 f"{path}: not the options of a server ({error}); use `reelscribe server start --config FILE`"
             ) from None

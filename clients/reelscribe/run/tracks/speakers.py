@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -28,6 +29,10 @@ from reelscribe.run.tracks.medium import Medium
 
 PAUSE_SECONDS = 0.5
 """Longest pause of a speaker within a turn, in seconds."""
+
+MOST_VOICES = 40
+"""The most parts with an embedding in each second of a chunk. Our models have 2.5 for each speaker, and those of a
+server that sends millions would be compared for hours."""
 
 _ROUNDING_SECONDS = 0.001  # by which a voice may end after its chunk
 
@@ -63,6 +68,9 @@ class SpeakerMedium(AudioMedium):
                 failures.append(SpeechFailure(start, end, str(answer)))
             elif answer.end - (end - start) > _ROUNDING_SECONDS:
                 why = f"speaker model: expected times within the {end - start:g} s of the chunk, got {answer.end:g}"
+                failures.append(SpeechFailure(start, end, why))
+            elif len(answer.times) > (most := math.ceil(MOST_VOICES * (end - start))):
+                why = f"speaker model: expected at most {most} parts in the chunk, got {len(answer.times)}"
                 failures.append(SpeechFailure(start, end, why))
             else:
                 chunks.append(TimedVoices(start, end, answer))

@@ -9,7 +9,7 @@ from threading import Lock
 
 from reelscribe import errors
 from reelscribe._files import writer_of
-from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.errors import MALFORMED, OutputError, ReelscribeError
 from reelscribe.reporting.formatting import describe_clock
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.status import MOST_NODES, RunStatus
@@ -80,7 +80,7 @@ class RunFollower:
             problem = ""
         except OutputError as error:
             status, problem = None, f"The state of the run cannot be read: {error}."
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             status, problem = None, f"The state of the run is not one that this version knows: {error!r}."
         self.status, self.problem = status, problem
         if status and status.goes_on:

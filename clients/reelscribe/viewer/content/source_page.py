@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from reelscribe.errors import OutputError, UsageError, brief
+from reelscribe.errors import MALFORMED, OutputError, UsageError, brief
 from reelscribe.export.annotations_reader import read_settings
 from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
 from reelscribe.results.annotations import NAME as ANNOTATIONS
@@ -147,7 +147,7 @@ class SourcePage:
                     }
             settings = read_settings(self._out / ANNOTATIONS)
             return settings if isinstance(settings, dict) else {}
-        except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OutputError, OSError, *MALFORMED):
             return {}
 
 
