@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 import tracemalloc
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from reelscribe.storage import archives
 from reelscribe.storage.search import find_members
 from reelscribe.storage.stores import Stores
 from support.buckets import SCHEMES, bucket_server
-from support.stores import every_third, web_server
+from support.stores import every_third, serving, web_server
 
 
 @pytest.fixture
@@ -197,6 +198,33 @@ def test_links_devices_and_folders_in_archives_are_no_sources(stores, tmp_path):
             info.type, info.linkname = kind, "/etc/passwd"
             tar.addfile(info)
     assert list(find_members(str(tmp_path / "s.tar"), VIDEO_SUFFIXES, stores)) == []
+
+
+def test_an_archive_that_does_not_end_is_given_up(stores, monkeypatch):
+    def endless(environ, start_response):
+        start, stop = map(int, environ["HTTP_RANGE"].removeprefix("bytes=").split("-"))
+        first, last = start // tarfile.BLOCKSIZE, stop // tarfile.BLOCKSIZE
+        content = b"".join(tarfile.TarInfo(f"{number}.mp4").tobuf() for number in range(first, last + 1))
+        content = content[start % tarfile.BLOCKSIZE :][: stop - start + 1]
+        told = [("Content-Length", str(len(content))), ("Content-Range", f"bytes {start}-{stop}/{10**17}")]
+        start_response("206 Partial Content", told)
+        return [content]
+
+    monkeypatch.setattr(archives, "_MOST_MEMBERS", 100)
+    with serving(endless) as (_, address):
+        found = find_members(f"{address}/endless.tar", VIDEO_SUFFIXES, stores)
+        assert [next(found).address.rpartition("::")[2] for _ in range(99)] == [f"{k}.mp4" for k in range(99)]
+        with pytest.raises(MediaError, match="expected an archive with at most 100 members, got more"):
+            next(found)
+
+
+def test_an_archive_that_became_a_pipe_keeps_nobody_waiting(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x"})
+    (member,) = find_members(shard, VIDEO_SUFFIXES, stores)
+    (tmp_path / "s.tar").unlink()
+    os.mkfifo(shard)
+    with pytest.raises(MediaError, match="its archive cannot be read: not a regular file"):
+        list(stores.of(member.address).read(member))
 
 
 def test_many_members_take_no_memory(stores, tmp_path):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from reelscribe._files import file_stat
+from reelscribe._files import file_stat, regular_file
 from reelscribe.errors import MediaError, NoSuchObject, ReelscribeError, SourceChanged, brief
 from reelscribe.storage.address import split_member
 from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
@@ -42,6 +42,10 @@ _MOST_DIGITS = 255
 """Largest number of digits in a row among attributes. No name of a file is longer, and for many more `tarfile` takes
 time that grows with their square."""
 
+_MOST_MEMBERS = 10**6
+"""Largest number of files in an archive. A web server can invent others for ever, and sources after it would never be
+done."""
+
 _MOST_GLOBALS = 100
 """Largest number of attributes that an archive gives to all its members. They are copied for each of them."""
 
@@ -59,7 +63,7 @@ class FileStore(ObjectStore):
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the content of a file from a byte on, up to another one."""
         try:
-            with open(stored.address, "rb", buffering=0) as file:
+            with open(stored.address, "rb", buffering=0, opener=regular_file) as file:
                 if file_stat(file.fileno()) != stored.stat:
                     raise SourceChanged("its archive was changed while it was being read; run the same command again")
                 while start < (end := stored.size if stop is None else stop):
@@ -111,7 +115,9 @@ class TarStore(ObjectStore):
         try:
             with tarfile.open(fileobj=file, mode="r:", errorlevel=2, tarinfo=_Header) as tar:
                 place = -1
-                for member in tar:
+                for number, member in enumerate(tar, 1):
+                    if number > _MOST_MEMBERS:
+                        raise MediaError(f"expected an archive with at most {_MOST_MEMBERS:,} members, got more")
                     tar.members = []  # type: ignore[attr-defined] # those of a large archive would fill the memory
                     if tar.offset <= place or len(tar.pax_headers) > _MOST_GLOBALS:
                         raise MediaError("expected members that follow each other, with at most 100 common attributes")
