@@ -155,9 +155,11 @@ def is_public(ip: str) -> bool:
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-        if inner and not is_public(str(inner)):
+        if (inner and not is_public(str(inner))) or not (address in _NAT64 or address in _UNICAST):
             return False
     return address.is_global and not address.is_multicast
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that has been given out to the public. For Python, much of the rest is public, too, as sites' own networks."""

@@ -238,7 +238,19 @@ def test_a_name_is_looked_up_once_and_connected_to_where_it_was_checked(network)
 
 
 @pytest.mark.parametrize(
-    "ips", [[PUBLIC, PRIVATE], ["64:ff9b::a00:7"], ["2002:a00:7::1"], ["224.0.0.1"], ["fe80::1%lo"]]
+    "ips",
+    [
+        [PUBLIC, PRIVATE],
+        ["64:ff9b::a00:7"],
+        ["2002:a00:7::1"],
+        ["224.0.0.1"],
+        ["fe80::1%lo"],
+        ["64:ff9b:1::a00:7"],
+        ["fec0::7"],
+        ["::a00:7"],
+        ["::ffff:0:a00:7"],
+        ["5f00::7"],
+    ],
 )
 def test_a_name_of_a_private_network_is_not_connected_to(network, ips):
     network.names["mixed.example"] = [ips]
