@@ -4,17 +4,19 @@ import io
 import os
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
+from werkzeug.wrappers import Response
 
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError
 from reelscribe.storage.blocks import BLOCK_BYTES
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.stores import Stores
 from support.buckets import SCHEMES, bucket_server
-from support.stores import every_third, status
+from support.stores import every_third, serving, status
 
 KEYS = ["a/1.mp4", "a/b/2.mp4", "a//3.mp4", "a/c d?e#f%20é.mp4", "b.mp4", "a" * 1000]
 DOTTED = ["a/../4.mp4", "a/./5.mp4"]
@@ -253,6 +255,18 @@ def test_without_credentials_nobody_asks(scheme, bucket, base, monkeypatch, tmp_
     bucket.faults["b.mp4"] = status(403)
     with pytest.raises(MediaError, match=r"permission denied by the store to nobody, as no credentials were found"):
         reopened(scheme).info(f"{base}/b.mp4")
+
+
+@pytest.mark.parametrize("items", ["[" * 100_000, '[{"name": "a", "generation": 1, "size": 1e999}]', '[{"name": "a"}]'])
+def test_a_list_that_no_store_would_give_is_an_error_of_the_store(monkeypatch, tmp_path, items):
+    answer = Response(f'{{"items": {items}}}', content_type="application/json")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    with serving(answer) as (_, address), closing(Stores(5.0, attempts=1)) as stores:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        with pytest.raises(MediaError, match="expected answers of Google Cloud Storage, got others"):
+            next(stores.of("gs://").list("gs://bucket/"))
 
 
 def test_everybody_reads_what_is_public(monkeypatch, tmp_path):

@@ -175,7 +175,7 @@ class BucketStore(ObjectStore):
             yield
         except self.library_errors as error:
             raise self._explained(error, action, split_object(address).bucket) from None
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise MediaError(f"expected answers of {self.vendor.store}, got others: {brief(str(error))}") from None
 
     def _no_bucket(self, bucket: str) -> MediaError:
