@@ -249,7 +249,7 @@ async def test_a_server_that_cannot_read_the_memory_gets_the_frames_and_is_asked
         *("http://me:hidden@gpu:8080", "http://gpu:8080\\\\@hidden", "http://gpu:8080/?key=hidden", "http://gpu:0/"),
         *(
             "http://127.1:8080",
-            "http://gpu.:8080",
+            "http://gpu..:8080",
             "http://gpu:8080\t",
             "openai+http://me:hid/hidden@gpu/v1",
             "gpu:8080",
