@@ -32,7 +32,7 @@ takes about as long for the way as for its bytes."""
 MOST_SMALL_BYTES = 2**26
 """Largest size of a file that is read into memory as a whole, such as settings, keys and names of speakers."""
 
-_LONGEST_WRITER = 100
+_LONGEST_WRITER = 100  # letters of the name of who holds a `FolderLock`
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 _LEAST_SPARSE_BYTES, _LEAST_SHARE = 2**30, 1 / 64

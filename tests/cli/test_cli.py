@@ -54,6 +54,7 @@ def test_paths_are_utf_8_in_every_locale(tmp_path):
     ("error", "line"),
     [
         (MemoryError(), "the memory is used up: end other programs"),
+        (type("ArrayMemoryError", (MemoryError,), {})(), "the memory is used up: end other programs"),  # as of numpy
         (OSError(errno.ENOMEM, "x"), "the memory is used up: end other programs"),
         (OSError(errno.ENOSPC, "x", "/tmp/a"), "/tmp/a: a disk is full: make room"),
         (OSError(errno.EMFILE, "x"), "too many files are open: allow more with `ulimit -n`"),

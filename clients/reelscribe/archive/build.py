@@ -26,7 +26,7 @@ from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, chec
 from reelscribe.archive.handler_files import default_handlers, pack_handler
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.contract.speech import SPEECH_ARCHITECTURES, is_speech_architecture
-from reelscribe.errors import OutputError, UsageError
+from reelscribe.errors import MALFORMED, OutputError, UsageError
 
 KINDS = ("caption", "speech", "clip", "shot", "speaker")
 """The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
@@ -410,7 +410,7 @@ def _shards(directory: Path, weights: str) -> list[Path]:
         if others := [name for name in names if os.path.basename(name) != name]:
             raise ValueError(f"expected names of files beside it, got {others[0]!r}")
         return [directory / name for name in names]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
 
 

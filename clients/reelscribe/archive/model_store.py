@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from reelscribe.errors import StartupError
+from reelscribe.errors import MALFORMED, StartupError
 from reelscribe.management.model_version import version_sort_key
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
@@ -66,6 +66,6 @@ def _read(path: Path) -> StoredModel:
         # TorchServe's own defaults if the manifest lacks a name or version.
         name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
         version = model.get("modelVersion") or "1.0"
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
+    except (OSError, zipfile.BadZipFile, *MALFORMED) as error:
         raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
     return StoredModel(str(name), str(version), path)

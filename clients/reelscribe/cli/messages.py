@@ -52,8 +52,9 @@ def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
         )
         raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
     except (MemoryError, OSError, RuntimeError) as error:
-        kinds = {MemoryError: MEMORY_USED_UP, BlockingIOError: PROCESSES_USED_UP}
-        advice = kinds.get(type(error)) or used_up(error)
+        advice = used_up(error)
+        if isinstance(error, (MemoryError, BlockingIOError)):
+            advice = MEMORY_USED_UP if isinstance(error, MemoryError) else PROCESSES_USED_UP
         if advice is None:
             raise
         text = f"{advice}; then run the same command again, as what was saved is kept"

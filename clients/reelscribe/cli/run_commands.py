@@ -365,7 +365,7 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
     from reelscribe.reporting.progress import JsonLines
     from reelscribe.results.annotations import NAME
 
-    failed = False
+    failures: list[str] = []
     if options.formats:
         lines: list[str] = []
         exported = export(
@@ -377,9 +377,9 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
             drop_doubtful=options.drop_doubtful,
         )
         _report_export(options, progress, exported.written, lines)
-        failed = bool(exported.failures)  # the log has them
+        failures += exported.failures  # the log has them
     if not beside:
-        return not failed
+        return not failures
     done = write_beside(
         options.folder / NAME,
         options.folder,
@@ -392,7 +392,7 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
         progress.event("beside", **asdict(done))
     else:
         report_beside(done, quiet=options.quiet)
-    return not failed and not done.failures
+    return not (failures or done.failures)
 
 
 def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:

@@ -172,30 +172,27 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
         self, parts: Sequence[Items], permit: Permit
     ) -> Sequence[list[ItemAnswer | RequestRefused] | Exception]:
         """Return the answers to each part, or its error."""
+        answers = await self._together(parts, permit)
         if len(parts) == 1:
-            return [await self._client.request(self._operation, parts[0], permit)]
-        try:
-            answers = await self._client.request(self._operation, self._operation.join(parts), permit)
-        except Exception as error:
-            if not is_of_one_source(error):
-                raise
-            # It must not be that of the sources that were joined with one.
-            return [await self._alone(part, permit) for part in parts]
+            return [answers]
+        if isinstance(answers, Exception):  # it must not be that of the sources that were joined with one
+            return [await self._together([part], permit) for part in parts]
         ends = [0, *accumulate(map(len, parts))]
         split = [answers[first:stop] for first, stop in pairwise(ends)]
         # What the server refuses in one source must not be refused in those that were joined with it. Frames over which
         # workers died need no second try: they were found one by one.
         return [
-            await self._alone(part, permit)
+            await self._together([part], permit)
             if any(isinstance(answer, RequestRefused) and not answer.kills_workers for answer in of_part)
             else of_part
             for part, of_part in zip(parts, split, strict=True)
         ]
 
-    async def _alone(self, part: Items, permit: Permit) -> list[ItemAnswer | RequestRefused] | Exception:
-        """Return the answers to a part of a request that failed, or its error, if that is about its source alone."""
+    async def _together(self, parts: Sequence[Items], permit: Permit) -> list[ItemAnswer | RequestRefused] | Exception:
+        """Return the answers to parts in one request, or its error, if that is about their sources alone."""
         try:
-            return await self._client.request(self._operation, part, permit)
+            joined = self._operation.join(parts) if len(parts) > 1 else parts[0]
+            return await self._client.request(self._operation, joined, permit)
         except Exception as error:
             if not is_of_one_source(error):
                 raise

@@ -222,8 +222,8 @@ def read_settings(annotations: Path) -> Any:
         annotations: Path of annotations.jsonl, beside it.
 
     Raises:
-        OSError, KeyError, TypeError, ValueError, RecursionError: It cannot be read, or is not as docs/records.md
-            describes it.
+        OSError: It cannot be read.
+        MALFORMED: It is not as docs/records.md describes it.
     """
     return json.loads(read_small_file(annotations.with_name(SETTINGS_NAME), MOST_LINE_BYTES))["settings"]
 

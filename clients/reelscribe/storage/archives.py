@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from reelscribe._files import file_stat, regular_file
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, brief
+from reelscribe.errors import MALFORMED, MediaError, NoSuchObject, SourceChanged, brief
 from reelscribe.storage.address import split_member
 from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
 
@@ -132,7 +132,7 @@ class TarStore(ObjectStore):
                 # For `tarfile`, a header that is damaged or cut is the end.
                 if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
                     raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
-        except (tarfile.TarError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except (tarfile.TarError, *MALFORMED) as error:
             raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import IO, ClassVar, Literal, NamedTuple, TypeVar
 
 from reelscribe._web_addresses import parse_web_address
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
+from reelscribe.errors import MALFORMED, MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
 from reelscribe.storage.address import ObjectAddress, split_object
 from reelscribe.storage.objects import MOST_SIZE, ObjectStore, StoredObject
 
@@ -176,7 +176,7 @@ class BucketStore(ObjectStore):
             yield
         except self.library_errors as error:
             raise self._explained(error, action, split_object(address).bucket) from None
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise MediaError(f"expected answers of {self.vendor.store}, got others: {brief(str(error))}") from None
 
     def _no_bucket(self, bucket: str) -> MediaError:

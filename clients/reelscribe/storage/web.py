@@ -155,16 +155,16 @@ class WebStore(ObjectStore):
             *others, last = [host] if is_named else sorted(_public_ips(url, refusal), key=lambda ip: ip != before)
             for ip in others:
                 with suppress(NewConnectionError, ConnectTimeoutError):
-                    answer = self._get(self._pool(ip, url), url.request_uri, every)
-                    self._answering[host, url.port] = ip
-                    return answer
-            answer = self._get(self._pool(last, url), url.request_uri, every)
-            self._answering[host, url.port] = last
-            return answer
+                    return self._get_from(ip, url, every)
+            return self._get_from(last, url, every)
 
-    def _pool(self, ip: str, url: Url) -> urllib3.HTTPConnectionPool:
-        """Return the connections to a server by its IP address, or by its name; certificates must be for its name."""
-        return self._direct.connection_from_host(ip, url.port, url.scheme, {"server_hostname": bare_host(url)})
+    def _get_from(self, ip: str, url: Url, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        """Ask a server by its IP address, or by its name; certificates must be for its name."""
+        host = bare_host(url)
+        connections = self._direct.connection_from_host(ip, url.port, url.scheme, {"server_hostname": host})
+        answer = self._get(connections, url.request_uri, headers)
+        self._answering[host, url.port] = ip
+        return answer
 
     def _get(
         self, connections: urllib3.HTTPConnectionPool | urllib3.ProxyManager, target: str, headers: Mapping[str, str]
