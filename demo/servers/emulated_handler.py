@@ -2,13 +2,14 @@
 
 A device takes `call_seconds` for each call, and captions `frames_per_second` then, whatever the machine. Workers that
 share a device wait for each other. While a worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The
-YAML's `handler:` has these two, the number of `devices` among which the workers are divided, and `frame`, the model's
-input size. The caption of a frame is its size.
+YAML's `handler:` has these two, the number of `devices` among which the workers are divided unless TorchServe assigns
+them GPUs, and `frame`, the model's input size. The caption of a frame is its size.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -36,7 +37,9 @@ class EmulatedHandler:
         model = context.manifest["model"]["modelName"]
         # The lock is held as long as the file is open, which is as long as the worker lives.
         self._worker_lock, number = _lock_worker_number(model)
-        self._device = _lock_file(f"{model}-device-{number % settings['devices']}")
+        gpu = context.system_properties["gpu_id"]
+        device = number % settings["devices"] if gpu is None else gpu
+        self._device, self._device_name = _lock_file(f"{model}-device-{device}"), f"cuda:{device}"
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[str]:
         """Return captions for all frames, after the time that the device needs for them."""
@@ -50,6 +53,7 @@ class EmulatedHandler:
         seconds = (time.monotonic() - began) / len(data)
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+            context.set_response_header(i, wire.WORKER_HEADER, f"{os.getpid()} {self._device_name}")
         return requests.responses(captions, self._description().to_json())
 
     def _description(self) -> CaptionerDescription:

@@ -77,8 +77,9 @@ class ModelHandler(ABC, Generic[Settings]):
 
     _model: LoadedModel
     _metrics: MetricsReporter
+    _worker: str
     _read_threads: Executor | None
-    """The first two are set when the model is loaded, and never in the process of a second stage."""
+    """The first three are set when the model is loaded, and never in the process of a second stage."""
 
     @abstractmethod
     def load_model(
@@ -172,6 +173,7 @@ class ModelHandler(ABC, Generic[Settings]):
             "machine": shared_memory.machine(),
         }
         self._model = replace(model, description=description)
+        self._worker = f"{os.getpid()} {'+'.join(dict.fromkeys(names))}"
         logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))
         model.counters.take()  # warming up answered no request
         archive = context.manifest["model"]
@@ -196,6 +198,7 @@ class ModelHandler(ABC, Generic[Settings]):
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
             context.set_response_header(i, wire.IDENTITY_HEADER, model.identity)
+            context.set_response_header(i, wire.WORKER_HEADER, self._worker)
         return responses
 
     def handle(self, data: list[Row] | None, context: Context) -> list[str] | None:

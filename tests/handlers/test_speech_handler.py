@@ -1,6 +1,7 @@
 """The handler with the trained demo speech model."""
 
 import io
+import os
 import random
 from pathlib import Path
 
@@ -123,6 +124,12 @@ def test_a_response_has_the_computing_time_as_a_header(demo_speech, spoken):
     context = load(demo_speech)
     ask(context, packed([spoken[0].samples]))
     assert float(context.response_headers[0][wire.COMPUTE_SECONDS_HEADER]) > 0
+
+
+def test_a_response_names_its_worker_and_where_that_computes(demo_speech, spoken):
+    context = load(demo_speech)
+    ask(context, packed([spoken[0].samples]))
+    assert context.response_headers[0][wire.WORKER_HEADER] == f"{os.getpid()} cpu"
 
 
 def test_a_ctc_model_answers_as_well(tmp_path, spoken):

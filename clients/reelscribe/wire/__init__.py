@@ -80,6 +80,10 @@ COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
 IDENTITY_HEADER = "X-Reelscribe-Identity"
 """HTTP header of a response: the `identity` in the description of the model that gave the answer."""
 
+WORKER_HEADER = "X-Reelscribe-Worker"
+"""HTTP header of a response: the process id of the worker that gave it, a space, and where it computes: "cpu", for
+example "cuda:2", or for two stages on two GPUs "cuda:2+cuda:3"."""
+
 RESPONSE_SIZE_VARIABLE = "REELSCRIBE_MAX_RESPONSE_SIZE"
 """Environment variable of a worker: the most bytes of an answer, over which TorchServe ends the worker."""
 
