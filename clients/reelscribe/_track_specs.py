@@ -54,11 +54,6 @@ class TrackSpec(ABC):
         """Number of decode processes of the track."""
 
     @property
-    def most_requests(self) -> int:
-        """Largest number of unanswered requests; 0 if it sends none."""
-        return 0
-
-    @property
     def needs_audio(self) -> bool:
         """True if recordings without pictures are sources, too."""
         return False
@@ -74,8 +69,8 @@ class ModelSpec(TrackSpec):
     """The servers that share its requests."""
     name: str | None = None
     """The name under which the servers registered it; None if it is their only one of its kind."""
-    requests_in_flight: int = 64
-    """Largest number of unanswered requests."""
+    requests_in_flight: int | None = None
+    """Largest number of unanswered requests; None for as many as the servers take."""
 
     async def resolved(self) -> ModelSpec:
         """Find the name of the model, or check the one that was given; see `TrackSpec.resolved`."""
@@ -113,11 +108,6 @@ class ModelSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video, or audio."""
         return self.options.workers
-
-    @property
-    def most_requests(self) -> int:
-        """Largest number of unanswered requests."""
-        return self.requests_in_flight
 
     @property
     def needs_audio(self) -> bool:
@@ -179,11 +169,6 @@ class PictureSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
         return self.captions.decode_processes
-
-    @property
-    def most_requests(self) -> int:
-        """Largest number of unanswered requests."""
-        return self.captions.requests_in_flight
 
 
 @dataclass(frozen=True)

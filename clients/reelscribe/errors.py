@@ -232,13 +232,23 @@ class RequestRefused(ServerError):
         message: The server's message.
         permanent: Whether the same request would be refused again.
         retry_after: Seconds after which the server wants to be asked again; None if it does not say.
+        is_busy: Whether the server has too many requests: its queue is full, or it limits the rate.
     """
 
-    def __init__(self, status: int, message: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        permanent: bool = False,
+        retry_after: float | None = None,
+        is_busy: bool = False,
+    ) -> None:
         super().__init__(f"status {status}: {message}")
         self.status = status
         self.permanent = permanent
         self.retry_after = retry_after
+        self.is_busy = is_busy
         self.kills_workers = False
         """True if several workers died while they computed this request; the balancer counts them and sets this."""
 

@@ -54,6 +54,7 @@ class EmulatedHandler:
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
             context.set_response_header(i, wire.WORKER_HEADER, f"{os.getpid()} {self._device_name}")
+            context.set_response_header(i, wire.ITEMS_HEADER, str(sum(map(len, captions))))
         return requests.responses(captions, self._description().to_json())
 
     def _description(self) -> CaptionerDescription:

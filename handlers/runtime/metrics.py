@@ -88,7 +88,7 @@ def metric_name(name: CounterName) -> str:
 class MetricsReporter:
     """Reports the counters of one worker to TorchServe, with the dimensions that torchserve_metrics.yaml declares."""
 
-    def __init__(self, counters: Counters, metrics: TorchServeMetrics, model: str, version: str) -> None:
+    def __init__(self, counters: Counters, metrics: TorchServeMetrics, model: str, version: str, worker: str) -> None:
         """Look up the declared metrics, and log a warning that names the missing ones.
 
         Args:
@@ -96,6 +96,8 @@ class MetricsReporter:
             metrics: TorchServe's metrics.
             model: The model's name in TorchServe, the dimension ModelName.
             version: The model's version in TorchServe, the dimension ModelVersion.
+            worker: The worker as `wire.WORKER_HEADER` names it. Its process id is the dimension Worker, and the GPUs
+                on which it computes, or "cpu", are the dimension GPU.
         """
         declared = set(metrics.cache_keys())
         self._counters = counters
@@ -104,7 +106,9 @@ class MetricsReporter:
             for name in COUNTER_NAMES
             if f"counter:{metric_name(name)}" in declared
         }
-        self._dimensions = [model, version]
+        process, _, device = worker.partition(" ")
+        # TorchServe leaves out a dimension whose value has a colon, as that of "cuda:2".
+        self._dimensions = [model, version, process, device.replace("cuda:", "")]
         if missing := [name for name in COUNTER_NAMES if name not in self._metrics]:
             logger.warning(
                 "not reported to TorchServe, as its metrics_config does not declare them: %s; leave it out of"

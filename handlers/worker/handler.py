@@ -177,7 +177,8 @@ class ModelHandler(ABC, Generic[Settings]):
         logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))
         model.counters.take()  # warming up answered no request
         archive = context.manifest["model"]
-        self._metrics = MetricsReporter(model.counters, context.metrics, archive["modelName"], archive["modelVersion"])
+        name, version = archive["modelName"], archive["modelVersion"]
+        self._metrics = MetricsReporter(model.counters, context.metrics, name, version, self._worker)
 
     def answer(self, data: list[Row], context: Context) -> list[str]:
         """Answer the requests of one call; a request that cannot be answered gets an error of its own.
@@ -192,13 +193,16 @@ class ModelHandler(ABC, Generic[Settings]):
         start = time.monotonic()
         model = self._model
         requests = RequestBatch(data, context, model.new_reader(), model.counters, self._read_threads)
-        responses = requests.responses(model.batches.map(requests.items), model.description)
+        results = model.batches.map(requests.items)
+        responses = requests.responses(results, model.description)
+        items = sum(len(each) for each in results if isinstance(each, list))
         # Each response has its share of the time, so that the sum over all responses is the time of all calls.
         seconds = (time.monotonic() - start) / max(1, len(data))
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
             context.set_response_header(i, wire.IDENTITY_HEADER, model.identity)
             context.set_response_header(i, wire.WORKER_HEADER, self._worker)
+            context.set_response_header(i, wire.ITEMS_HEADER, str(items))
         return responses
 
     def handle(self, data: list[Row] | None, context: Context) -> list[str] | None:

@@ -5,9 +5,24 @@ from dataclasses import replace
 
 import pytest
 
+from reelscribe import wire
+from reelscribe.client.in_flight import ROUND_ANSWERS
 from reelscribe.errors import ServerUnreachable
-from support.fake_torchserve import DESCRIPTION, FakeTorchServe, Gate, captions, refused, worker_died
+from support.fake_torchserve import (
+    DESCRIPTION,
+    Broken,
+    FakeTorchServe,
+    Gate,
+    captions,
+    queue_full,
+    refused,
+    worker_died,
+)
 from support.sending import FRAMES, connected, frame_numbers
+
+
+async def broken(_request):
+    raise Broken
 
 
 async def highest_number_in_flight(client, gate: Gate, expected: int) -> int:
@@ -52,8 +67,13 @@ async def test_to_begin_with_two_requests_are_in_flight_for_each_worker_of_all_s
         assert await highest_number_in_flight(client, gate, expected=10) == 10
 
 
-async def test_a_full_queue_takes_away_a_quarter_of_the_requests_in_flight():
-    gate, responses = Gate(), [worker_died(503)]
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [(queue_full(), 6), (refused(503, "CallFull", "try again"), 8), (worker_died(503), 8)],
+    ids=["full queue", "full call", "failed call"],
+)
+async def test_only_a_full_queue_takes_away_a_quarter_of_the_requests_in_flight(refusal, expected):
+    gate, responses = Gate(), [refusal]
 
     async def answer(request):
         return responses.pop() if responses else await captions(request)
@@ -62,7 +82,42 @@ async def test_a_full_queue_takes_away_a_quarter_of_the_requests_in_flight():
     async with server, connected(server) as client:  # which begins with 8
         await client.caption(FRAMES)
         server.answer = gate
-        assert await highest_number_in_flight(client, gate, expected=6) == 6
+        assert await highest_number_in_flight(client, gate, expected) == expected
+
+
+async def test_the_limit_follows_the_workers_that_answer():
+    workers = ["1 cuda:0"]
+
+    async def answer(request):
+        worker = workers[len(server.received) % len(workers)]
+        return await captions(request, headers={wire.WORKER_HEADER: worker})
+
+    server = FakeTorchServe(answer)  # which describes one worker
+    async with server, connected(server) as client:
+        for named in (["1 cuda:0"], [f"{k} cuda:{k}" for k in range(4)], ["9 cuda:0", "3 cuda:3"]):
+            workers[:] = named
+            for _ in range(2 * ROUND_ANSWERS * 8):  # of two rounds
+                await client.caption(FRAMES)
+            assert (client.workers, client.in_flight.limit) == (len(named), 2 * len(named))
+
+
+async def test_servers_get_requests_as_they_have_workers_and_none_that_is_gone_counts():
+    gate = Gate()
+    async with (
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=1)) as one,
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=4)) as other,
+        connected(one, other) as client,
+    ):
+        assert (client.workers, client.in_flight.limit) == (5, 10)
+        calls = asyncio.gather(*(client.caption(FRAMES) for _ in range(10)))
+        await gate.wait_for(10)
+        assert (len(one.received), len(other.received)) == (2, 8)
+        gate.open.set()
+        await calls
+        other.refusals = [404] * 1000
+        other.answer = broken
+        await asyncio.gather(*(client.caption(FRAMES) for _ in range(10)))
+        assert (client.workers, client.in_flight.limit) == (1, 2)
 
 
 async def test_cancelled_calls_give_their_permits_back():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from reelscribe.client import in_flight as module
-from reelscribe.client.in_flight import ROUND_ANSWERS, InFlight
+from reelscribe.client.in_flight import MOST_REQUESTS, ROUND_ANSWERS, InFlight
 from reelscribe.errors import ServerUnreachable
 from support.patience import PATIENCE
 
@@ -36,7 +36,7 @@ async def turn_of_the_loop() -> None:
 
 
 async def test_as_many_permits_are_granted_as_the_limit_says():
-    permits = InFlight(2, 2)
+    permits = InFlight(2)
     tasks = [asyncio.create_task(permits.acquire()) for _ in range(3)]
     await turn_of_the_loop()
     assert [task.done() for task in tasks] == [True, True, False]
@@ -45,7 +45,7 @@ async def test_as_many_permits_are_granted_as_the_limit_says():
 
 
 async def test_permits_are_granted_in_the_order_of_the_requests():
-    permits, order = InFlight(1, 1), []
+    permits, order = InFlight(1), []
 
     async def take(name):
         await permits.acquire()
@@ -63,7 +63,7 @@ async def test_permits_are_granted_in_the_order_of_the_requests():
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_takes_no_permit():
-    permits = InFlight(1, 1)
+    permits = InFlight(1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
     await turn_of_the_loop()
@@ -76,7 +76,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_takes_no_permit():
 
 @pytest.mark.parametrize("release_first", [True, False])
 async def test_a_permit_is_not_lost_if_it_is_granted_while_its_request_is_cancelled(release_first):
-    permits = InFlight(1, 1)
+    permits = InFlight(1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
     await turn_of_the_loop()
@@ -90,7 +90,7 @@ async def test_a_permit_is_not_lost_if_it_is_granted_while_its_request_is_cancel
 
 
 async def test_requests_that_wait_when_waiting_is_stopped_get_no_permit():
-    permits = InFlight(1, 1)
+    permits = InFlight(1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
     await turn_of_the_loop()
@@ -103,7 +103,7 @@ async def test_requests_that_wait_when_waiting_is_stopped_get_no_permit():
 
 
 async def test_after_waiting_was_stopped_only_free_permits_are_granted():
-    permits = InFlight(1, 1)
+    permits = InFlight(1)
     permits.stop_waiting()
     await permits.acquire()
     with pytest.raises(ServerUnreachable, match="the request was not sent"):
@@ -112,13 +112,22 @@ async def test_after_waiting_was_stopped_only_free_permits_are_granted():
     await permits.acquire()
 
 
-def test_a_later_start_never_lowers_the_limit():
-    permits = InFlight(32, 32)
+def limit_of(taken: int, most: int | None = None) -> InFlight:
+    """The limit for servers that take so many requests, and twice as many if more help."""
+    permits = InFlight(most)
+    permits.set_taken(taken, 2 * taken)
+    return permits
+
+
+def test_the_limit_follows_what_the_servers_take_up_to_the_limit_of_the_user():
+    free, bound = InFlight(), InFlight(32)
     limits = []
-    for workers in (4, 2, 8, 100):
-        permits.set_initial_limit(workers)
-        limits.append(permits.limit)
-    assert limits == [4, 4, 8, 32]
+    for taken in (32, 256, 8, 100_000):
+        for permits in (free, bound):
+            permits.set_taken(taken, 2 * taken)
+        limits.append((free.limit, bound.limit))
+    assert limits == [(32, 32), (256, 32), (8, 8), (MOST_REQUESTS, 32)]
+    assert bound.wanted == MOST_REQUESTS
 
 
 class Simulation:
@@ -129,7 +138,8 @@ class Simulation:
 
     def __init__(self, clock: SimpleNamespace, start: int, most: int, rate: Callable[[int], float]) -> None:
         self.clock, self.rate = clock, rate
-        self.permits = InFlight(start, most)
+        self.permits = InFlight(most)
+        self.permits.set_taken(start, most)
         self._requests = deque(asyncio.create_task(self.permits.acquire()) for _ in range(most + 1))
 
     async def limits(self, answers: int) -> list[int]:
@@ -162,7 +172,7 @@ async def limits_of(
 async def test_the_limit_grows_while_throughput_grows(clock):
     limits = await limits_of(clock, 1, 20, lambda in_flight: in_flight)
     assert limits == sorted(limits)
-    assert set(limits) == set(range(1, 21))
+    assert set(limits) == {*range(1, 17), 18, 20}
 
 
 @pytest.mark.parametrize(("capacity", "start"), [(4, 1), (4, 4), (11, 2)])
@@ -192,7 +202,7 @@ async def test_capacity_that_comes_later_is_found(clock):
 
 
 async def test_the_limit_stays_while_requests_do_not_wait_for_permits(clock):
-    permits = InFlight(2, 32)
+    permits = limit_of(2)
     for _ in range(200):
         await permits.acquire()
         clock.seconds += 1
@@ -206,14 +216,38 @@ async def test_a_full_queue_takes_away_a_quarter_once_for_all_that_are_refused_t
     for _ in range(10):
         simulation.permits.refused()
     assert simulation.permits.limit == 12
-    await simulation.limits(ROUND_ANSWERS * 12)
-    simulation.permits.refused()
-    assert simulation.permits.limit == 9
+    assert (await simulation.limits(ROUND_ANSWERS * 12))[-1] == 16  # it was full for a moment
     await simulation.end()
 
 
+async def test_a_queue_that_stays_full_is_met_less_and_less_often(clock):
+    simulation, queue, refused_after = Simulation(clock, 256, 256, lambda _: 400), 160, []
+    for answers in range(100_000):
+        if simulation.permits.limit > queue:
+            simulation.permits.refused()
+            refused_after.append(answers)
+        await simulation.limits(1)
+    await simulation.end()
+    pauses = [later - earlier for earlier, later in pairwise(refused_after)]
+    assert pauses == sorted(pauses)
+    assert len([after for after in refused_after if after > 50_000]) <= 2
+    simulation.permits.set_taken(128, 256)  # half of the workers are gone, and their queue with them
+    assert simulation.permits.limit == 128
+
+
+async def test_a_higher_limit_that_fills_a_queue_is_taken_back_at_once(clock):
+    simulation, limits = Simulation(clock, 16, 32, lambda in_flight: in_flight), []
+    for _ in range(20_000):
+        if simulation.permits.limit > 20:
+            simulation.permits.refused()
+            assert simulation.permits.limit == 20
+        limits += await simulation.limits(1)
+    await simulation.end()
+    assert limits[10_000:].count(22) <= 3
+
+
 async def test_permits_above_a_lowered_limit_are_not_granted_again():
-    permits = InFlight(4, 4)
+    permits = InFlight(4)
     for _ in range(4):
         await permits.acquire()
     permits.refused()
@@ -239,10 +273,11 @@ async def test_the_limit_is_never_below_one_or_above_the_most(start, clock):
     assert max(limits) == 5
 
 
-async def test_the_initial_limit_comes_back_with_the_highest_limit():
-    permits = InFlight(64, 64)
-    permits.set_initial_limit(32)
-    permits.set_max_limit(8)
-    assert permits.limit == 8
-    permits.set_max_limit(64)
-    assert permits.limit == 32
+def test_clients_that_share_servers_have_equal_parts_of_the_permits():
+    free, bound = limit_of(32), limit_of(32, most=16)
+    limits = []
+    for parts in (1, 4, 100, 1):
+        free.share(parts)
+        bound.share(parts)
+        limits.append((free.limit, bound.limit))
+    assert limits == [(32, 16), (8, 4), (1, 1), (32, 16)]

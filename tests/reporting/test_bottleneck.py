@@ -1,10 +1,14 @@
 """What limits the speed, by how long the parts of a run were busy."""
 
+from dataclasses import replace
+
 import pytest
 
 from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
 
 FRAMES = Resources("frames", decode_workers=2, server_workers=4, requests_in_flight=32, cores=8)
+
+CAPPED = replace(FRAMES, requests_in_flight=24, requests_wanted=256, most_requests=24)
 
 BUSY_DECODERS = {"seconds": 100.0, "with_file": 200.0, "busy": 198.0, "queue": 10.0, "compute": 100.0, "network": 5.0}
 WAITING_DECODERS = {**BUSY_DECODERS, "busy": 60.0}
@@ -72,8 +76,30 @@ def test_audio_has_an_option_of_its_own():
 
 
 def test_too_few_requests_leave_workers_idle():
-    few = Resources("frames", decode_workers=2, server_workers=4, requests_in_flight=4, cores=8)
+    few = replace(FRAMES, requests_in_flight=4, requests_wanted=128, most_requests=4)
     assert limit(few, **WAITING_DECODERS) == "requests are the limit: raise --requests-in-flight"
+    refused = replace(few, most_requests=None)
+    assert limit(refused, **WAITING_DECODERS) == "the server's queue is the limit: raise job_queue_size"
+
+
+@pytest.mark.parametrize(
+    ("load", "resources", "cause"),
+    [
+        (WAITING_DECODERS, FRAMES, "sending is the limit: use more cores"),
+        (WAITING_DECODERS, CAPPED, "requests are the limit: raise --requests-in-flight"),
+        (
+            WAITING_DECODERS,
+            replace(CAPPED, most_requests=None),
+            "the server's queue is the limit: raise job_queue_size",
+        ),
+        (BUSY_DECODERS, FRAMES, "decoding is the limit: add --decode-workers"),
+    ],
+)
+def test_workers_that_are_busy_with_small_calls_are_not_the_limit(load, resources, cause):
+    small = {**load, "compute": 396.0, "items": 83_000.0, "calls": 1000.0}
+    resources = replace(resources, full_call=512)
+    assert limit(resources, **small) == cause
+    assert limit(resources, **{**small, "calls": 200.0}) == "the server is the limit: add GPUs"
 
 
 def test_the_limit_is_that_of_the_last_half_minute():

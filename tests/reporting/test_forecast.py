@@ -97,7 +97,7 @@ def test_few_sources_are_no_experience(done):
 
 
 def test_what_was_decoded_of_a_source_that_is_not_done_is_known_after_an_interruption():
-    track = TrackMeter(Resources("frames", 1, 1, 1), Readings())
+    track = TrackMeter(lambda: Resources("frames", 1, 1, 1), Readings())
     size = SourceSize("video", 10**7, 100.0)
     track.expect("a", size)
     track.begun("a")

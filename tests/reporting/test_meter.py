@@ -27,13 +27,14 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
         self.outage: Outage | None = None
+        self.workers = 4
         for module in (meter, node_meter, track_meter):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
         self.meter, self.node = Meter(), NodeMeter()
         self.meter.all_listed = True
         self.meter.add_track("frames")
         self.frames = self.node.track(
-            Resources("frames", decode_workers=1, server_workers=4, requests_in_flight=32),
+            lambda: Resources("frames", 1, server_workers=self.workers, requests_in_flight=32, full_call=512),
             Readings(load=self.load, outage=lambda: self.outage),
         )
         figures = NodeFigures("here", "ready", workers=[1, 1], read_report=self.node.report, is_local=True)
@@ -47,7 +48,7 @@ class Run:
         """One more track, with one decode process and two workers."""
         resources = Resources("seconds of audio", decode_workers=1, server_workers=2, requests_in_flight=32)
         self.meter.add_track("seconds of audio")
-        return self.node.track(resources, Readings(decoded=lambda: 77.5))
+        return self.node.track(lambda: resources, Readings(decoded=lambda: 77.5))
 
     def expect(self, path: str, size: SourceSize, share: float = 0.0, amount: float = 0.0) -> None:
         """Expect a source, as driver and node do."""
@@ -122,6 +123,23 @@ def test_the_time_of_requests_is_shared_out(run):
     assert (track.requests, track.tokens) == (2, 7)
     assert (track.network_share, track.queue_share, track.compute_share) == pytest.approx((0.1, 0.2, 0.7))
     assert track.server_share == pytest.approx(7 / (100 * 4))
+
+
+def test_how_full_calls_are_follows_from_what_answers_say_of_theirs(run):
+    for items in (32, 32, 19):  # of one call of 83
+        run.frames.answered(Answer([], "", 0.0, 0.0, 1.0, items=items, call_items=83))
+    run.frames.answered(Answer([], "", 0.0, 0.0, 1.0, items=32, call_items=64))  # with one of another client
+    run.frames.answered(Answer([], "", 0.0, 0.0, 1.0, items=32))  # of a server that does not say it
+    assert run.track().call_items == pytest.approx((83 + 32) / 1.5)
+    assert run.track().full_call == 512
+
+
+def test_workers_that_come_and_go_count_from_then_on(run):
+    run.frames.answered(Answer([], "", 0.0, 0.0, 100.0))
+    shares = []
+    for run.workers in (4, 1, 0):
+        shares.append((run.track().server_workers, run.track().server_share))
+    assert shares == [(4, 0.25), (1, 1.0), (0, 1.0)]
 
 
 def test_decode_processes_are_busy_as_long_as_they_are_waited_for(run):

@@ -29,7 +29,8 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
         metrics.show(SNAPSHOT)
         metrics.finished(GOOD.source.path, GOOD.error)
         metrics.finished(BAD.source.path, BAD.error)
-        metrics.show(replace(SNAPSHOT, tracks=(FRAMES, SOUND), sources_done=3))
+        calls = replace(FRAMES, requests_in_flight=24, requests_wanted=256, call_items=83.2, full_call=512)
+        metrics.show(replace(SNAPSHOT, tracks=(calls, SOUND), sources_done=3))
         figures = scrape(port)
     assert figures["reelscribe_run_sources",] == 5
     assert figures["reelscribe_run_sources_done_total",] == 3
@@ -40,6 +41,11 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
     assert figures["reelscribe_run_decode_busy_seconds_total", "frames"] == 0.5 * 60
     assert figures["reelscribe_run_server_busy_seconds_total", "audio"] == 0.9 * 60
     assert figures["reelscribe_run_request_time_ratio", "queue", "frames"] == 0.2
+    assert figures["reelscribe_run_requests_total", "frames"] == 40
+    assert figures["reelscribe_run_retries_total", "frames"] == 2
+    limits = [figures["reelscribe_run_requests_in_flight_limit", kind, "frames"] for kind in ("now", "wanted")]
+    items = [figures["reelscribe_run_call_items", kind, "frames"] for kind in ("mean", "full")]
+    assert (limits, items) == ([24, 256], [83.2, 512])
 
 
 def test_of_each_node_it_is_told_whether_it_works_and_what_it_has_done():

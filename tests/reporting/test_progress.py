@@ -28,7 +28,7 @@ from support.snapshots import BAD, FRAMES, GOOD, NODES, ON_NODES, PLAN, SNAPSHOT
 
 DESCRIPTION = (
     "2 of 5 sources, 1 failed, 2.5 times real time, 13 ± 2 min left; decoding is the limit: add --decode-workers"
-    " (decode 50% busy, inference 90%)"
+    " (decode 50% busy, inference 90%, 2 sent again)"
 )
 
 
@@ -143,6 +143,8 @@ LIMITS = [
     "the server is the limit: add GPUs or cores",
     "the network is the limit: use a faster one",
     "requests are the limit: raise --requests-in-flight",
+    "the server's queue is the limit: raise job_queue_size",
+    "sending is the limit: use more cores",
     "the client's core is the limit: run several clients",
     "reading files is the limit: use faster storage",
     "saving is the limit: use a faster disk",
@@ -171,6 +173,15 @@ def test_nothing_is_cut_or_wrapped_at_any_width(width, limit, nodes):
     assert "99,999/100,000" in lines[0]
     assert "25 ± 8 h" in lines[0]
     assert "…" not in "".join(lines)
+
+
+def test_where_there_is_room_the_line_says_how_full_calls_are_and_what_keeps_requests_from_filling_them():
+    capped = replace(FRAMES, call_items=83.2, full_call=512, requests_in_flight=24, requests_wanted=256)
+    text = describe(replace(SNAPSHOT, tracks=(capped,)))
+    assert text.endswith("calls have 83 of 512 items, 24 of 256 requests in flight, 2 sent again)")
+    assert drawn(80, replace(SNAPSHOT, tracks=(capped,)))[1].endswith("(decode 50% busy, inference 90%)")
+    single = replace(capped, call_items=1.0, full_call=1, requests_in_flight=256, retries=0)
+    assert describe(replace(SNAPSHOT, tracks=(single,))).endswith("(decode 50% busy, inference 90%)")
 
 
 def test_while_a_server_is_gone_the_line_says_since_when_and_until_when(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.summary import summary_table
+from reelscribe.reporting.summary import Summary, summary_table
 from support.snapshots import FRAMES, NODES, SNAPSHOT, SOUND
 
 DONE = replace(SNAPSHOT, sources_done=5, tracks=(FRAMES, SOUND))
@@ -75,6 +75,17 @@ def test_sources_that_are_gone_are_told():
     assert "1 gone from the disk since a run read them; their records stay" in "\n".join(
         printed(replace(DONE, sources_gone=1))
     )
+
+
+def test_what_limited_the_speed_of_the_whole_run_is_told_without_a_terminal_too():
+    frames = replace(FRAMES, run_bottleneck="the server is the limit: add GPUs")
+    sound = replace(SOUND, run_bottleneck="starting")
+    assert "the server is the limit: add GPUs" in "\n".join(printed(replace(DONE, tracks=(frames,))))
+    lines = [line.strip() for line in printed(replace(DONE, tracks=(frames, sound)))]
+    assert "captions: the server is the limit: add GPUs" in lines
+    assert "starting" not in "\n".join(lines)
+    summary = str(Summary(replace(DONE, tracks=(frames,)), interrupted=False, replaced_processes=0))
+    assert summary.endswith(" of time, 2.5 times real time; the server is the limit: add GPUs")
 
 
 def test_one_source_and_one_request_are_not_several():

@@ -157,6 +157,12 @@ def worker_died(status: int = 500) -> web.Response:
     return web.json_response({"code": status, "type": "InternalServerException", "message": "no luck"}, status=status)
 
 
+def queue_full() -> web.Response:
+    """The response of TorchServe itself to a request for which its queue has no room."""
+    text = 'Model "captioner" has no worker to serve inference request. Please use scale workers API to add workers.'
+    return web.json_response({"code": 503, "type": "ServiceUnavailableException", "message": text}, status=503)
+
+
 def refused(status: int, kind: str, message: str) -> web.Response:
     """The response of a handler to a request that it cannot answer."""
     return web.json_response({"error": {"type": kind, "message": message}}, status=status)

@@ -14,7 +14,7 @@ import aiohttp
 import stamina
 
 from reelscribe._tasks import cancel_all
-from reelscribe.client.endpoint import BUSY, WORKER_DIED, Answer, Description, Endpoint, Server
+from reelscribe.client.endpoint import WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.http_session import open_session
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.client.openai_endpoint import OpenAIEndpoint
@@ -32,9 +32,6 @@ PROBE_SECONDS = 0.5
 
 MAX_DEATHS = 2
 """Number of workers that must die during the same request before it counts as the cause."""
-
-REQUESTS_IN_FLIGHT = 64
-"""Default limit on the number of requests in flight. There are fewer where more would not raise throughput."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +57,7 @@ class Balancer(Generic[Description]):
         model: str,
         description_type: type[Description],
         *,
-        requests_in_flight: int,
+        requests_in_flight: int | None,
         request_seconds: float | None,
         outage_seconds: float,
     ) -> None:
@@ -70,7 +67,7 @@ class Balancer(Generic[Description]):
             servers: The servers; at least one.
             model: Name that the model has on all of them.
             description_type: The description of this kind of model.
-            requests_in_flight: Limit on the number of requests in flight.
+            requests_in_flight: Highest limit on the number of requests in flight; None for what the servers take.
             request_seconds: Timeout of a request in seconds, or None; see `Endpoint`.
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
@@ -84,7 +81,7 @@ class Balancer(Generic[Description]):
         """Memory in which arrays of requests may lie."""
         for endpoint in self._endpoints:
             endpoint.memories = self.memories
-        self._in_flight = InFlight(requests_in_flight, requests_in_flight)
+        self._in_flight = InFlight(requests_in_flight)
         self._outage_seconds = outage_seconds
         self._waits_for_servers = True
         self._recovered = asyncio.Event()
@@ -96,6 +93,10 @@ class Balancer(Generic[Description]):
         self._probes: set[asyncio.Task[None]] = set()
         self.description: Description | None = None
         """The model as the first server described it; None before `describe`."""
+        self._merged: Description | None = None
+        """The merged description of the model; None before `describe`."""
+        self._request_items: int | None = None
+        """Number of items of a request; None if nobody has said it."""
 
     async def close(self) -> None:
         """Stop probing, and close the HTTP session."""
@@ -118,9 +119,26 @@ class Balancer(Generic[Description]):
         self.description = descriptions[0]
         for endpoint, outage in outages:
             self._leave_out(endpoint, outage)
-        merged = type(descriptions[0]).merge(descriptions)
-        self._in_flight.set_initial_limit(merged.requests_for_each_worker(merged.most_items) * merged.workers)
-        return merged
+        self._merged = type(descriptions[0]).merge(descriptions)
+        self._follow_workers()
+        return self._merged
+
+    def expect_requests(self, items: int) -> None:
+        """Set the number of items of most requests: the smaller they are, the more of them servers take."""
+        self._request_items = items
+        self._follow_workers()
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that serve the model now, on all servers that can be used; 0 if there is none."""
+        return sum(endpoint.workers for endpoint in self._endpoints if not endpoint.outage)
+
+    def _follow_workers(self) -> None:
+        """Let the limit on the number of requests in flight follow the number of workers."""
+        if (description := self._merged) and (workers := self.workers):
+            items = self._request_items or description.most_items
+            each, most = description.requests_for_each_worker(items), description.most_requests_for_each_worker(items)
+            self._in_flight.set_taken(each * workers, most * workers)
 
     @property
     def waiting_for(self) -> str | None:
@@ -169,7 +187,10 @@ class Balancer(Generic[Description]):
         """
         with nullcontext() if permit else await self._in_flight.acquire():
             answer = await self._send_with_retries(request)
-            self._in_flight.answered(len(request.items))
+            if self._in_flight.answered(len(request.items)):
+                for endpoint in self._endpoints:
+                    endpoint.count_workers()
+                self._follow_workers()
             return answer
 
     async def _send_with_retries(self, request: Request[Any, Any]) -> Answer:
@@ -185,7 +206,7 @@ class Balancer(Generic[Description]):
                     answer = await endpoint.predict(request)
                 except RequestRefused as refusal:
                     refused_by = endpoint
-                    if refusal.status in BUSY:
+                    if refusal.is_busy:
                         self._in_flight.refused()
                     if refusal.status in WORKER_DIED and not refusal.permanent:
                         deaths += 1
@@ -236,6 +257,8 @@ class Balancer(Generic[Description]):
         if endpoint.outage is None:
             self._note_outage()
             endpoint.outage = outage
+            endpoint.forget_workers()
+            self._follow_workers()
             _log.warning("waiting for a server: %s", outage)
             probe = asyncio.create_task(self._probe(endpoint))
             self._probes.add(probe)
@@ -263,6 +286,7 @@ class Balancer(Generic[Description]):
                 _log.warning("waiting for the model that the run began with: %s", another)
             endpoint.outage = ServerError(another)
         endpoint.outage = None
+        self._follow_workers()
         _log.info("%s answers again", endpoint.url)
         self._recovered.set()
 

@@ -44,9 +44,6 @@ WRITE_BYTES = 256 * 1024
 CONNECT_SECONDS = 10.0
 """Timeout of a connection attempt, in seconds."""
 
-BUSY = frozenset({429, 503})
-"""Statuses of requests that a server refuses because it has too many: its queue is full, or it limits the rate."""
-
 WORKER_DIED = frozenset({500, 507})
 """Statuses of requests whose worker died, for example because its memory was too small."""
 
@@ -77,6 +74,10 @@ class Answer:
     queued: int | None = None
     """Number of requests of all clients that waited in the server's queue when it was asked last; None if it does not
     say."""
+    items: int = 0
+    """Number of items of the request."""
+    call_items: int = 0
+    """Number of items of all requests of the call that answered it; 0 if the response does not state it."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,10 @@ class Endpoint(ABC, Generic[Description]):
         """The last description of the model; None before `describe`."""
         self.memories: Sequence[shared_memory.SharedMemory] = ()
         """Memory in which arrays of requests may lie; a handler on this machine reads them there."""
+        self._answered: set[str] = set()
+        """The workers that answered since they were counted last, as far as answers name them."""
+        self._counted = 0
+        """Number of workers when they were counted last; 0 if they were not."""
         self._session = session
         self._refused_token: str | None = None
 
@@ -155,8 +160,16 @@ class Endpoint(ABC, Generic[Description]):
 
     @property
     def workers(self) -> int:
-        """Number of workers that serve the model; 1 before `describe`."""
-        return max(1, self.description.workers) if self.description else 1
+        """Number of workers that serve the model: those that answer, or before that those that it describes, or 1."""
+        return self._counted or (max(1, self.description.workers) if self.description else 1)
+
+    def count_workers(self) -> None:
+        """Count the workers that answered since the last call, which should be as long ago as each takes for a few."""
+        self._counted, self._answered = len(self._answered) or self._counted, set()
+
+    def forget_workers(self) -> None:
+        """Go by the description until workers have answered, as those that did may be gone."""
+        self._counted, self._answered = 0, set()
 
     @abstractmethod
     async def describe(self) -> Description:

@@ -1,4 +1,4 @@
-"""An adaptive limit on the number of requests in flight, which rises as long as that raises throughput.
+"""The limit on the number of requests in flight: what the servers take, and more as long as that raises throughput.
 
 A request that others may still join can ask for its permit only when fewer requests than a number are in flight. As
 long as others are, their answers will come, and until then more may join (see `joining.py`).
@@ -18,8 +18,18 @@ from typing import NamedTuple, Self
 
 from reelscribe.errors import ServerUnreachable
 
+FIRST_REQUESTS = 8
+"""The limit as long as nobody has said how many requests the servers take."""
+
+MOST_REQUESTS = 4096
+"""Highest limit where the user sets none: two calls of 16 requests for each of 128 GPUs. A server may claim any number
+of workers, and a run reserves addresses for the frames of so many requests."""
+
 MIN_GAIN = 1.05
 """Factor by which a higher limit must raise the throughput to be kept. Smaller gains may be chance."""
+
+STEP = 8
+"""A higher limit that is tried is higher by one part of so many, and at least by one, as less brings no such gain."""
 
 ROUND_ANSWERS = 4
 """Number of answers in a round, for each permit."""
@@ -32,6 +42,9 @@ HOLD_ROUNDS = 8
 
 BACK_OFF = 0.75
 """Factor by which the limit is lowered when the queue of a server is full."""
+
+MOST_PATIENCE = 64
+"""Largest number of rounds until a limit that was lowered is raised again."""
 
 
 class Permit:
@@ -64,44 +77,79 @@ class _Waiter(NamedTuple):
 class InFlight:
     """A semaphore with an adaptive limit. Each request needs a permit while it is in flight.
 
-    If requests wait for permits, the limit is raised by one. If that raises the throughput, the limit is kept;
-    otherwise it is lowered again, because requests would only wait longer at the server. A full queue at a server
-    lowers the limit by a quarter.
+    The limit is what the servers take. If requests wait for permits all the same, it is raised by a step. If that
+    raises the throughput, the limit is kept; otherwise it is lowered again, because requests would only wait longer at
+    the server.
+
+    A full queue at a server lowers the limit by a quarter. It is raised again after a round, after two if the queue is
+    full again then, after four, and so on. So a moment is soon made up for, and clients that share a server meet a full
+    queue less and less often.
     """
 
-    def __init__(self, start: int, max_limit: int) -> None:
-        """Set the limit.
+    def __init__(self, most: int | None = None) -> None:
+        """Begin with a few requests.
 
         Args:
-            start: Initial limit.
-            max_limit: Highest limit; at least 1.
+            most: Highest limit, at least 1; None for as many as the servers take.
         """
-        self.limit = max(1, min(start, max_limit))
-        self._max_limit = max_limit
-        self._initial = 1
+        self.most = most
+        self._parts = 1
+        self._taken = FIRST_REQUESTS
+        self._most_taken = MOST_REQUESTS
+        self.limit = min(self.wanted, self._highest)
         self._used = 0
         self._waiters: list[_Waiter] = []
         self._full = False
         """True if requests have waited in this round because of the limit."""
-        self._initialized = self._stopped = False
-        self._raised = self._backed_off = False
-        self._best_rate = 0.0
-        self._hold_rounds = 0
+        self._stopped = False
+        self._backed_off = False
+        self._settle()
         self._begin_round()
 
-    def set_initial_limit(self, limit: int) -> None:
-        """Set the initial limit, once it is known. A later call only raises the limit."""
-        self._initial = max(self._initial, limit, 1)
-        limit = min(self._initial, self._max_limit)
-        self.limit = max(self.limit, limit) if self._initialized else limit
-        self._initialized = True
+    def set_taken(self, requests: int, most: int) -> None:
+        """Set how many requests the servers take, if that has changed.
+
+        Args:
+            requests: Number of requests that keep all workers busy.
+            most: Number of requests above which the limit is not raised, although more might raise the throughput.
+        """
+        before, self._taken, self._most_taken = self.wanted, requests, most
+        self._follow(before)
+
+    def share(self, parts: int) -> None:
+        """Use one of so many equal parts of all permits, as that many clients share the servers."""
+        before, self._parts = self.wanted, parts
+        self._follow(before)
+
+    @property
+    def wanted(self) -> int:
+        """Number of requests that keep all workers busy, or this client's part of them, whatever limit the user set."""
+        return max(1, min(self._taken, MOST_REQUESTS) // self._parts)
+
+    @property
+    def highest(self) -> int:
+        """The highest limit that there may ever be."""
+        return self.most or MOST_REQUESTS
+
+    @property
+    def _highest(self) -> int:
+        return max(1, min(self.highest, self._most_taken) // self._parts)
+
+    def _follow(self, before: int) -> None:
+        """Let the limit follow `wanted`, which was `before`. Requests that are in flight already are not affected."""
+        if self.wanted != before:
+            self.limit = self.wanted
+            self._settle()
+        self.limit = min(self.limit, self._highest)
         self.grant()
 
-    def set_max_limit(self, max_limit: int) -> None:
-        """Set the highest limit, at least 1. Requests that are in flight already are not affected."""
-        raised, self._max_limit = max_limit > self._max_limit, max_limit
-        self.limit = min(max(self.limit, self._initial) if raised else self.limit, max_limit)
-        self.grant()
+    def _settle(self) -> None:
+        """Forget what was tried with another number of workers."""
+        self._raised_from: int | None = None
+        """The limit before it was raised for this round; None if it was not."""
+        self._hold_rounds, self._best_rate = 0, 0.0
+        self._patience = 1
+        """Number of rounds until the limit is raised after a queue was full the next time."""
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a permit."""
@@ -149,25 +197,30 @@ class InFlight:
         self._used -= 1
         self.grant()
 
-    def answered(self, items: int) -> None:
+    def answered(self, items: int) -> bool:
         """Count an answered request, and adapt the limit at the end of a round.
 
         Args:
             items: Number of frames or chunks in the request.
+
+        Returns:
+            Whether a round has ended.
         """
         self._answers += 1
         self._items += items
-        if self._answers >= ROUND_ANSWERS * self.limit:
+        if is_over := self._answers >= ROUND_ANSWERS * self.limit:
             self._adapt(self._items / max(time.monotonic() - self._began, 1e-9))
             self._begin_round()
+        return is_over
 
     def refused(self) -> None:
         """Lower the limit, because a server's queue was full."""
-        if not self._backed_off:  # only once for requests that are refused in the same round
-            self.limit = max(1, int(self.limit * BACK_OFF))
-            self._raised, self._hold_rounds = False, HOLD_ROUNDS
-            self._begin_round()
-            self._backed_off = True
+        if self._backed_off:  # only once for requests that are refused in the same round
+            return
+        self.limit, self._raised_from = self._raised_from or max(1, int(self.limit * BACK_OFF)), None
+        self._hold_rounds, self._patience = self._patience - 1, min(2 * self._patience, MOST_PATIENCE)
+        self._begin_round()
+        self._backed_off = True
 
     def _may_have_permit(self, fewer_than: Callable[[], float]) -> bool:
         return self._used < min(self.limit, fewer_than())
@@ -188,14 +241,18 @@ class InFlight:
             raise
 
     def _adapt(self, rate: float) -> None:
-        if self._raised and rate < MIN_GAIN * self._best_rate:
-            self.limit, self._raised, self._hold_rounds = self.limit - 1, False, HOLD_ROUNDS
+        raised_from, self._raised_from = self._raised_from, None
+        if raised_from:  # and no queue was full
+            self._patience = max(1, self._patience // 2)
+        target = min(self.wanted, self._highest)
+        if raised_from and self.limit > target and rate < MIN_GAIN * self._best_rate:
+            self.limit, self._hold_rounds = raised_from, HOLD_ROUNDS
         elif self._hold_rounds:
             self._hold_rounds -= 1
-        else:
-            self._raised = self._full and self.limit < self._max_limit
-            if self._raised:
-                self.limit += 1
+        elif self.limit < target:
+            self._raised_from, self.limit = self.limit, min(target, math.ceil(self.limit / BACK_OFF))
+        elif self._full and self.limit < self._highest:
+            self._raised_from, self.limit = self.limit, min(self.limit + max(1, self.limit // STEP), self._highest)
         # This is not simply the last rate, because after a slow round anything would look like a gain.
         self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
         self.grant()

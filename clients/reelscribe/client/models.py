@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Generic, Self
 
-from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
+from reelscribe.client.balancer import OUTAGE_SECONDS, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.client.operations import (
@@ -46,7 +46,7 @@ class ModelClient(Generic[Description]):
         model: str,
         description_type: type[Description] | None = None,
         *,
-        requests_in_flight: int = REQUESTS_IN_FLIGHT,
+        requests_in_flight: int | None = None,
         request_seconds: float | None = None,
         outage_seconds: float = OUTAGE_SECONDS,
     ) -> None:
@@ -56,16 +56,14 @@ class ModelClient(Generic[Description]):
             servers: The servers; at least one.
             model: Name that the model has on all of them.
             description_type: The description of this kind of model; None for that of the class.
-            requests_in_flight: Limit on the number of requests in flight. After `describe`, there are at first two for
-                each worker (in a run those of two calls), and later more if they raise throughput.
+            requests_in_flight: Highest limit on the number of requests in flight; None for what the servers take. After
+                `describe`, that is those of two calls for each worker that answers, and more if they raise throughput.
             request_seconds: Timeout of a request in seconds, after which it is sent again; None for the compute time
                 that the server allows, plus some time in the queue.
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
         if description_type:
             self.description_type = description_type
-        self.requests_in_flight = requests_in_flight
-        """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
         self._servers, self._request_seconds, self._outage_seconds = servers, request_seconds, outage_seconds
@@ -96,7 +94,7 @@ class ModelClient(Generic[Description]):
             self._servers,
             model,
             self.description_type,
-            requests_in_flight=self.requests_in_flight,
+            requests_in_flight=self.in_flight.most,
             request_seconds=self._request_seconds,
             outage_seconds=self._outage_seconds,
         )
@@ -126,6 +124,15 @@ class ModelClient(Generic[Description]):
     def outage(self) -> Outage | None:
         """The outage because of which requests may be waiting; None in normal operation."""
         return self._balancer.outage
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that serve the model now, on all servers that can be used; 0 if there is none."""
+        return self._balancer.workers
+
+    def expect_requests(self, items: int) -> None:
+        """Set the number of items of most requests; until then, they count as full. Call it after `describe`."""
+        self._balancer.expect_requests(items)
 
     @property
     def retries(self) -> int:

@@ -79,6 +79,9 @@ MOST_SIDE = 8192
 """Longest side of a frame, in pixels."""
 
 _TRUST = "--trust-request-mm-kwargs"
+_BUSY = frozenset({429, 503})
+"""Statuses of requests that a server refuses because it has too many: its queue is full, or it limits the rate."""
+
 _BUSY_OR_LATE = frozenset({408, 409, 425, 429})
 _REFUSED = frozenset({400, 413, 415, 422})
 
@@ -238,7 +241,7 @@ class OpenAIEndpoint(Endpoint[Description]):
                 status=status,
             )
         if status >= 500 or status in _BUSY_OR_LATE:
-            return RequestRefused(status, message, retry_after=_retry_after(response))
+            return RequestRefused(status, message, retry_after=_retry_after(response), is_busy=status in _BUSY)
         if status in _REFUSED:
             return RequestRefused(status, message, permanent=True)
         return AccessRefused(

@@ -38,6 +38,9 @@ TRANSIENT = frozenset({500, OUT_OF_MEMORY, 502, QUEUE_FULL, 504})
 
 _BYTES = "application/octet-stream"
 
+_FAILED = "InternalServerException"
+"""Type that TorchServe gives to errors of workers and of itself, but not to a full queue."""
+
 
 class TorchServeEndpoint(Endpoint[Description]):
     """One model on one TorchServe."""
@@ -88,9 +91,12 @@ class TorchServeEndpoint(Endpoint[Description]):
         if self.description and identity and identity != self.description.identity:
             # The server was restarted, or its default version changed. No file must get the words of two models.
             raise self._another_model()
-        compute = _seconds(headers.get(wire.COMPUTE_SECONDS_HEADER))
+        if worker := headers.get(wire.WORKER_HEADER):
+            self._answered.add(worker)
+        compute, call_items = (_number(headers.get(name)) for name in (wire.COMPUTE_SECONDS_HEADER, wire.ITEMS_HEADER))
         queue = max(0.0, exchange.waited_seconds - compute)
-        return Answer(answers, self.url, exchange.network_seconds, queue, compute)
+        network, items = exchange.network_seconds, len(request.items)
+        return Answer(answers, self.url, network, queue, compute, items=items, call_items=int(call_items))
 
     async def _post_or_refer(self, body: list[wire.Segment], seconds: float) -> Exchange:
         """Send a request as `_post` does, or where its arrays are if the server can read them there."""
@@ -120,11 +126,13 @@ class TorchServeEndpoint(Endpoint[Description]):
             value = {}
         value = value if isinstance(value, dict) else {}
         error = value.get("error")
-        if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or failed at it
+        if isinstance(error, dict):  # our handler would refuse it again, unless its call was full or it failed at it
             return RequestRefused(status, message_of(error), permanent=status not in TRANSIENT)
         message = message_of(value) if "message" in value else printable(" ".join(text[:2000].split())[:200])
         if status in TRANSIENT:
-            return RequestRefused(status, message)
+            # A call that failed has the status of a full queue, too.
+            is_busy = status == QUEUE_FULL and value.get("type") != _FAILED
+            return RequestRefused(status, message, is_busy=is_busy)
         return AccessRefused(
             f"{self.url}: status {status}: {message}; {self._advice(response)}",
             temporary=status in (400, 404),
@@ -152,10 +160,10 @@ class TorchServeEndpoint(Endpoint[Description]):
         return "is it a TorchServe?"
 
 
-def _seconds(header: str | None) -> float:
-    """Parse a header. Return 0 if it is missing or no duration, because the value is only used for statistics."""
+def _number(header: str | None) -> float:
+    """Parse a header. Return 0 if it is missing or no amount, because the value is only used for statistics."""
     try:
-        seconds = float(header or 0)
+        number = float(header or 0)
     except ValueError:
         return 0.0
-    return seconds if 0 <= seconds < math.inf else 0.0
+    return number if 0 <= number < math.inf else 0.0

@@ -272,7 +272,7 @@ class RemoteNodes:
         """The place for thumbnails; None before the first node."""
         self._sessions: dict[str, NodeSession] = {}
         self.takes_audio = any(spec.needs_audio for spec in specs)
-        self.shared_requests = 0 if archives else max((spec.most_requests for spec in specs), default=0)
+        self.share_servers = not archives
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -32,6 +32,9 @@ FIRST_CONTINUOUS = 8
 """Number of requests in flight with which a run begins at a server that batches continuously. More are tried as long
 as they raise throughput."""
 
+MOST_CONTINUOUS = 256
+"""Number of requests in flight above which no more are tried at such a server: vLLM computes no more at once."""
+
 _LONGEST_NAME = 4096
 
 _NOT_IN_IDENTITY = {
@@ -120,6 +123,17 @@ class ModelDescription:
         if self.continuous:
             return FIRST_CONTINUOUS
         return 2 * min(self.joined_requests, math.ceil(self.most_items / items))
+
+    def most_requests_for_each_worker(self, items: int) -> int:
+        """Return the number of requests for each worker above which no more are tried; see `requests_for_each_worker`.
+
+        Where the way to the server takes as long as a call, twice as many keep a worker busy. More only wait longer.
+        """
+        return MOST_CONTINUOUS if self.continuous else 2 * self.requests_for_each_worker(items)
+
+    def items_of_call(self, items: int) -> int:
+        """Return how many items a call has when all its requests have come; see `requests_for_each_worker`."""
+        return min(self.most_items, self.joined_requests * items)
 
     @property
     def most_items(self) -> int:

@@ -33,6 +33,10 @@ NETWORK_BOUND = 0.5
 WITHOUT_FILE = 0.3
 """If decode processes have no file for at least this fraction of the time (0 to 1), more of them would not help."""
 
+SMALL = 0.5
+"""A call that has less than this fraction (0 to 1) of the items that it could have is small. A worker looks as busy
+with small calls, but takes more items in the same time as they grow."""
+
 READING = 0.5
 """Storage is the limit if reading files for their digests takes at least this fraction (0 to 1) of the processes'
 time with a file."""
@@ -40,7 +44,7 @@ time with a file."""
 
 @dataclass(frozen=True)
 class Load:
-    """How long the parts of a track were busy since the start of the run, in seconds."""
+    """How long the parts of a track were busy since the start of the run, in seconds, and how full calls were."""
 
     seconds: float = 0.0
     """Time since the start."""
@@ -58,6 +62,15 @@ class Load:
     """Time that workers computed for this run, summed over all of them."""
     client_cpu: float = 0.0
     """CPU time of the client's own process, which is one thread for the most part."""
+    items: float = 0.0
+    """Number of items of the requests whose answers say how many their calls had."""
+    calls: float = 0.0
+    """Number of calls that answered these; a call with requests of other clients counts in part."""
+
+    @property
+    def call_items(self) -> float:
+        """Mean number of items of a call; 0 if nobody says it."""
+        return self.items / self.calls if self.calls else 0.0
 
     def since(self, earlier: Load) -> Self:
         """Return the load between an earlier moment and this one."""
@@ -76,9 +89,13 @@ class Resources:
     server_workers: int
     """Number of workers that serve the model; 0 if there is no model."""
     requests_in_flight: int
-    """Largest number of requests in flight."""
-    requests_for_each: int = 2
-    """Number of requests that keep a worker busy."""
+    """The limit on the number of requests in flight now."""
+    requests_wanted: int = 0
+    """Number of requests that keep all workers busy."""
+    most_requests: int | None = None
+    """Highest limit that the user has set; None for none."""
+    full_call: int = 1
+    """Number of items of a call when all its requests have come."""
     on_cpu: bool = False
     """True if the workers compute on the CPU."""
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -104,7 +121,9 @@ def find_bottleneck(
         return "starting" if resources.decode_workers else "waiting for texts to summarise"
     serving = load.compute / seconds / max(1, resources.server_workers)
     waiting = 1 - load.busy / load.with_file
-    if resources.server_workers and (waiting >= WAITING or serving >= BUSY):
+    # A worker with small calls takes more, so what does not deliver more is the limit.
+    is_full = serving >= BUSY and not _has_small_calls(load, resources)
+    if resources.server_workers and (waiting >= WAITING or is_full):
         return _limit_of_serving(load, resources, serving, queued)
     if load.client_cpu / seconds >= BUSY:
         return "the client's core is the limit: run several clients"
@@ -126,9 +145,18 @@ def _limit_of_serving(load: Load, resources: Resources, serving: float, queued: 
         return "the network is the limit: use a faster one"
     if queued:
         return f"the server is the limit, {queued:,} requests wait in its queue: add GPUs or servers"
-    if serving < BUSY and resources.requests_in_flight < resources.requests_for_each * resources.server_workers:
-        return "requests are the limit: raise --requests-in-flight"
+    is_small = _has_small_calls(load, resources)
+    if (serving < BUSY or is_small) and resources.requests_in_flight < resources.requests_wanted:
+        if resources.most_requests and resources.most_requests < resources.requests_wanted:
+            return "requests are the limit: raise --requests-in-flight"
+        return "the server's queue is the limit: raise job_queue_size"
+    if is_small:
+        return "sending is the limit: use more cores"
     return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
+
+
+def _has_small_calls(load: Load, resources: Resources) -> bool:
+    return 0 < load.call_items < SMALL * resources.full_call
 
 
 class LoadWindow:

@@ -374,7 +374,7 @@ def _added(reports: Sequence[NodeReport]) -> NodeReport:
 
 
 def _added_tracks(tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:
-    added = ("done", "decoded", "unsent", "requests", "retries", "tokens")
+    added = ("done", "decoded", "unsent", "requests", "retries", "tokens", "requests_in_flight", "requests_wanted")
     return replace(tracks[0], **{name: sum(getattr(track, name) for track in tracks) for name in added})
 
 
@@ -382,7 +382,7 @@ def _with_shares(total: TrackSnapshot, tracks: Sequence[TrackSnapshot]) -> Track
     """Return the sum of a track with the means of how busy live nodes are, and the bottleneck of most of them."""
     if not tracks:
         return total
-    shares = ("decode_share", "network_share", "queue_share", "compute_share", "server_share")
+    shares = ("decode_share", "network_share", "queue_share", "compute_share", "server_share", "call_items")
     means = {name: sum(getattr(track, name) for track in tracks) / len(tracks) for name in shares}
     ((bottleneck, nodes),) = Counter(track.bottleneck for track in tracks).most_common(1)
     where = f" on {nodes} of {len(tracks)} nodes" if nodes < len(tracks) else ""

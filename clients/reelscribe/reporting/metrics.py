@@ -107,13 +107,31 @@ def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         "Fraction of all request time: network (sending), queue (waiting at the server), compute (in a worker)",
         labels=["track", "part"],
     )
+    in_flight = GaugeMetricFamily(
+        "reelscribe_run_requests_in_flight_limit",
+        "Requests that may be in flight: now, and to keep all workers busy (wanted)",
+        labels=["track", "kind"],
+    )
+    calls = GaugeMetricFamily(
+        "reelscribe_run_call_items",
+        "Frames, clips, chunks or windows of a call: of late (mean), and when all its requests have come (full)",
+        labels=["track", "kind"],
+    )
+    sent = CounterMetricFamily("reelscribe_run_requests", "Requests that were answered", labels=["track"])
+    again = CounterMetricFamily("reelscribe_run_retries", "Requests that were sent again", labels=["track"])
     for track in snapshot.tracks:
         name = UNITS[track.counts].track
+        in_flight.add_metric([name, "now"], track.requests_in_flight)
+        in_flight.add_metric([name, "wanted"], track.requests_wanted)
+        calls.add_metric([name, "mean"], track.call_items)
+        calls.add_metric([name, "full"], track.full_call)
+        sent.add_metric([name], track.requests)
+        again.add_metric([name], track.retries)
         decoding.add_metric([name], track.decode_share * snapshot.seconds)
         serving.add_metric([name], track.server_share * snapshot.seconds)
         for part, share in _shares(track):
             requests.add_metric([name, part], share)
-    yield from (decoding, serving, requests)
+    yield from (decoding, serving, requests, in_flight, calls, sent, again)
 
 
 def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:

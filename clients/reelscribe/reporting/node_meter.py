@@ -57,11 +57,11 @@ class NodeMeter:
         self.tracks: list[TrackMeter] = []
         """The tracks, in the order in which they were added."""
 
-    def track(self, resources: Resources, readings: Readings | None = None) -> TrackMeter:
+    def track(self, resources: Callable[[], Resources], readings: Readings | None = None) -> TrackMeter:
         """Add a track, before the first source is opened.
 
         Args:
-            resources: The processes and workers that it has.
+            resources: Returns the processes, workers and requests that it has now.
             readings: Functions that return what it knows by itself; by default nothing.
         """
         track = TrackMeter(resources, readings or Readings(), self._is_fetching)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from types import TracebackType
@@ -23,6 +24,7 @@ from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count, describe_clock, describe_time_left, json_event
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.plan import Plan
+from reelscribe.reporting.track_meter import TrackSnapshot
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
@@ -291,6 +293,16 @@ def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
         texts = [text, text.replace(" is the limit", "").replace(" are the limit", "")]
         if (track := snapshot.slowest) and track.requests:
             shares = f"decode {track.decode_share:.0%} busy, inference {track.server_share:.0%}"
-            texts.insert(0, f"{text} ({shares})")
+            texts = [f"{text} ({', '.join([shares, *_figures_of_calls(track)])})", f"{text} ({shares})", *texts]
     fitting = (text for text in texts if width is None or cell_len(text) <= width)
     return Text(next(fitting, texts[-1]))
+
+
+def _figures_of_calls(track: TrackSnapshot) -> Iterator[str]:
+    """Yield how full calls are, and what keeps requests from filling them, where something does."""
+    if track.call_items and track.full_call > 1:
+        yield f"calls have {track.call_items:,.0f} of {track.full_call:,} items"
+    if track.requests_in_flight < track.requests_wanted:
+        yield f"{track.requests_in_flight:,} of {track.requests_wanted:,} requests in flight"
+    if track.retries:
+        yield f"{track.retries:,} sent again"

@@ -65,6 +65,10 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
     if not tracks:
         yield "0", "annotations made: nothing new"
     yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_seconds_per_second:.1f} times real time"
+    for track in tracks:
+        if "the limit" in track.run_bottleneck:  # and not that it is starting, or waits for a server
+            which = f"{UNITS[track.counts].made}: " if len(tracks) > 1 else ""
+            yield "", f"{which}{track.run_bottleneck}"
 
 
 def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
@@ -144,4 +148,4 @@ class Summary:
     def __str__(self) -> str:
         """Return the figures as one line."""
         lines = summary_lines(self.snapshot, replaced_processes=self.replaced_processes)
-        return "; ".join(f"{number} {text}" for number, text in lines)
+        return "; ".join(f"{number} {text}".lstrip() for number, text in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reelscribe.client.balancer import Outage
 from reelscribe.client.endpoint import Answer
@@ -47,6 +47,18 @@ class TrackSnapshot:
     """Number of tokens that a model behind OpenAI's API has written; 0 for others, which do not say."""
     eta_seconds: float | None = None
     """Seconds until the track is done; None until something is known."""
+    server_workers: int = 0
+    """Number of workers that serve the model now."""
+    requests_in_flight: int = 0
+    """The limit on the number of requests in flight now."""
+    requests_wanted: int = 0
+    """Number of requests that keep all these workers busy."""
+    call_items: float = 0.0
+    """Mean number of items (frames, clips, chunks or windows) of a call; 0 if nobody says it."""
+    full_call: int = 0
+    """Number of items of a call when all its requests have come."""
+    run_bottleneck: str = ""
+    """The bottleneck of the whole run so far; `bottleneck` is that of its last half minute."""
 
 
 @dataclass
@@ -93,10 +105,11 @@ class TrackMeter:
     """Measures one track."""
 
     def __init__(
-        self, resources: Resources, readings: Readings, is_fetching: Callable[[], bool] = lambda: False
+        self, resources: Callable[[], Resources], readings: Readings, is_fetching: Callable[[], bool] = lambda: False
     ) -> None:
         """Start the clock of a track. `NodeMeter` and its `track` describe the arguments."""
-        self._resources, self._readings, self._is_fetching = resources, readings, is_fetching
+        self._read_resources, self._readings, self._is_fetching = resources, readings, is_fetching
+        self._counts = resources().counts
         self.outage = readings.outage
         """Returns why no server can be used; None if one can."""
         self._window = LoadWindow()
@@ -105,7 +118,7 @@ class TrackMeter:
         self._done = self._unsent = 0.0
         self._requests = self._tokens = 0
         self._queued: int | None = None
-        self._network = self._queue = self._compute = 0.0
+        self._network = self._queue = self._compute = self._items = self._calls = 0.0
         self._out_of_service = 0.0
         """Time that the track has waited for servers, in seconds."""
         self._last_update = time.monotonic()
@@ -116,7 +129,7 @@ class TrackMeter:
     def expect(self, path: str, size: SourceSize) -> None:
         """Count a source as one that is to be done."""
         # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
-        if size.kind == "video" or not UNITS[self._resources.counts].pictures:
+        if size.kind == "video" or not UNITS[self._counts].pictures:
             self._waiting[path] = size
 
     def begun(self, path: str) -> None:
@@ -177,6 +190,9 @@ class TrackMeter:
         self._queue += answer.queue_seconds
         self._compute += answer.compute_seconds
         self._tokens += answer.tokens
+        if answer.call_items:
+            self._items += answer.items
+            self._calls += answer.items / answer.call_items
         self._queued = answer.queued
 
     def close(self, path: str) -> tuple[float | None, SourceCost | None]:
@@ -214,30 +230,44 @@ class TrackMeter:
     def snapshot(self, seconds: float) -> TrackSnapshot:
         """Return the figures of the track, `seconds` after the start of the run."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
-        times = {"network": self._network, "queue": self._queue, "compute": self._compute}
-        load = Load(**{**vars(self._readings.load()), **times, "seconds": seconds})
+        resources = self._read_resources()
+        load = replace(
+            self._readings.load(),
+            seconds=seconds,
+            network=self._network,
+            queue=self._queue,
+            compute=self._compute,
+            items=self._items,
+            calls=self._calls,
+        )
+        recent = self._window.add(load)
         return TrackSnapshot(
-            counts=self._resources.counts,
+            counts=self._counts,
             done=self._done,
             unsent=self._unsent,
             decoded=self._readings.decoded(),
             requests=self._requests,
             retries=self._readings.retries(),
             tokens=self._tokens,
-            decode_share=min(1.0, load.busy / seconds / max(1, self._resources.decode_workers)),
+            decode_share=min(1.0, load.busy / seconds / max(1, resources.decode_workers)),
             network_share=self._network / requests,
             queue_share=self._queue / requests,
             compute_share=self._compute / requests,
-            server_share=min(1.0, self._compute / seconds / max(1, self._resources.server_workers)),
-            bottleneck=self._bottleneck(load),
+            server_share=min(1.0, self._compute / seconds / max(1, resources.server_workers)),
+            server_workers=resources.server_workers,
+            requests_in_flight=resources.requests_in_flight,
+            requests_wanted=resources.requests_wanted,
+            call_items=recent.call_items,
+            full_call=resources.full_call if self._calls else 0,
+            bottleneck=self._bottleneck(recent, resources, sources_wait=bool(self._waiting)),
+            run_bottleneck=self._bottleneck(load, resources, sources_wait=True),
         )
 
-    def _bottleneck(self, load: Load) -> str:
-        recent = self._window.add(load)
+    def _bottleneck(self, load: Load, resources: Resources, *, sources_wait: bool) -> str:
         if outage := self.outage():
             return f"waiting for a server: {outage.reason}"
-        waits, fetches = bool(self._waiting), self._is_fetching()
-        return find_bottleneck(recent, self._resources, sources_wait=waits, queued=self._queued, is_fetching=fetches)
+        fetches = self._is_fetching()
+        return find_bottleneck(load, resources, sources_wait=sources_wait, queued=self._queued, is_fetching=fetches)
 
     def _now(self) -> float:
         return time.monotonic() - self._out_of_service

@@ -544,11 +544,11 @@ class Run:
             self._break(self._refusal)
 
     def _share_requests(self) -> None:
-        """Share out the requests in flight, if the servers are the same for all nodes."""
+        """Share out the requests that servers take, if they are the same for all nodes."""
         ready = self._ready()
-        if most := self._nodes.shared_requests:
+        if self._nodes.share_servers:
             for session in ready:
-                session.node.send(messages.Share(max(1, most // len(ready))))
+                session.node.send(messages.Share(len(ready)))
 
     async def _tick(self) -> None:
         """Learn how fast nodes are, and move sources to those that have none, until cancelled."""

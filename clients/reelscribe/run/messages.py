@@ -34,9 +34,9 @@ class Lease(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The number of requests of each model that may be in flight from this node, as nodes share the servers."""
+    """Number of nodes, this one among them, that share the servers, and so the requests that these take."""
 
-    requests_in_flight: int
+    nodes: int
 
 
 class GiveBack(NamedTuple):

@@ -92,8 +92,8 @@ class Nodes(Protocol):
 
     takes_audio: bool
     """True if recordings without pictures are sources, too."""
-    shared_requests: int
-    """Largest number of unanswered requests of all nodes together; 0 if nodes share no servers."""
+    share_servers: bool
+    """True if the servers are the same for all nodes."""
 
     async def __aenter__(self) -> Self:
         """Connect to the nodes. Raises UsageError or ServerError if that cannot be done."""
@@ -151,9 +151,9 @@ class Node:
             case messages.Lease() if not self._is_ending:
                 task = self._leased[message.path] = asyncio.create_task(self._annotate(message))
                 task.add_done_callback(partial(self._lease_ended, message.path))
-            case messages.Share(requests_in_flight):
+            case messages.Share(nodes):
                 for track in self._tracks:
-                    track.limit_requests(requests_in_flight)
+                    track.share_requests(nodes)
             case messages.GiveBack(most):
                 for path in self._not_begun(most):
                     self._leased[path].cancel()
@@ -234,7 +234,7 @@ class LocalNode:
 class LocalNodes:
     """The only node of a run on one machine; see `Nodes`."""
 
-    shared_requests = 0
+    share_servers = False
 
     def __init__(self, tracks: Sequence[Track]) -> None:
         """Take the tracks, whose clients must stay open until the run has ended."""

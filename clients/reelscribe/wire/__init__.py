@@ -84,6 +84,9 @@ WORKER_HEADER = "X-Reelscribe-Worker"
 """HTTP header of a response: the process id of the worker that gave it, a space, and where it computes: "cpu", for
 example "cuda:2", or for two stages on two GPUs "cuda:2+cuda:3"."""
 
+ITEMS_HEADER = "X-Reelscribe-Call-Items"
+"""HTTP header of a response: the number of frames, chunks, clips or windows of all requests of its call together."""
+
 RESPONSE_SIZE_VARIABLE = "REELSCRIBE_MAX_RESPONSE_SIZE"
 """Environment variable of a worker: the most bytes of an answer, over which TorchServe ends the worker."""
 

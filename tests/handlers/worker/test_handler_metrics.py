@@ -1,5 +1,6 @@
 """What handlers report to TorchServe."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -43,28 +44,29 @@ class FakeMetric:
 
 
 ALL = tuple(map(metric_name, COUNTER_NAMES))
+WORKER = str(os.getpid())
 
 
-def test_counters_are_reported_once_with_model_version_and_type_of_error():
+def test_counters_are_reported_once_with_model_version_worker_gpu_and_type_of_error():
     counters, metrics = Counters(), FakeMetrics(*ALL)
-    reporter = MetricsReporter(counters, metrics, "captioner", "2.0")
+    reporter = MetricsReporter(counters, metrics, "captioner", "2.0", "77 cuda:2+cuda:3")
     counters.add("frames", 3)
     counters.add("errors", error="WireError")
     reporter.report()
     reporter.report()
     assert metrics.reported == {
-        ("reelscribe_frames_total", "captioner", "2.0"): 3,
-        ("reelscribe_errors_total", "captioner", "2.0", "WireError"): 1,
+        ("reelscribe_frames_total", "captioner", "2.0", "77", "2+3"): 3,
+        ("reelscribe_errors_total", "captioner", "2.0", "77", "2+3", "WireError"): 1,
     }
 
 
 def test_metrics_that_the_server_does_not_declare_are_named_once_and_left_out(caplog):
     counters, metrics = Counters(), FakeMetrics("reelscribe_frames_total")
-    reporter = MetricsReporter(counters, metrics, "captioner", "1.0")
+    reporter = MetricsReporter(counters, metrics, "captioner", "1.0", "77 cpu")
     counters.add("frames")
     counters.add("tokens", 5)
     reporter.report()
-    assert metrics.reported == {("reelscribe_frames_total", "captioner", "1.0"): 1}
+    assert metrics.reported == {("reelscribe_frames_total", "captioner", "1.0", "77", "cpu"): 1}
     assert "reelscribe_tokens_total" in caplog.text
     assert "reelscribe_frames_total" not in caplog.text
     assert "leave it out of config.properties" in caplog.text
@@ -75,7 +77,7 @@ def test_metrics_yaml_declares_all_counters_with_their_dimensions():
     assert sorted(metric["name"] for metric in declared) == sorted(ALL)
     for metric in declared:
         more = ["ErrorType"] if metric["name"] == "reelscribe_errors_total" else []
-        assert metric["dimensions"] == ["ModelName", "ModelVersion", *more]
+        assert metric["dimensions"] == ["ModelName", "ModelVersion", "Worker", "GPU", *more]
 
 
 def test_a_captioner_counts_frames_and_the_tokens_of_their_captions(demo_model):
@@ -100,9 +102,9 @@ def test_a_speech_model_counts_seconds_of_audio(demo_speech):
     handler.handle(None, context)
     tone = np.sin(np.arange(24_000) / 20).astype(np.float32)
     handler.handle([{"body": b"".join(wire.pack({"chunks": [tone, tone[:8000]]}))}], context)
-    assert context.metrics.reported["reelscribe_audio_seconds_total", "captioner", "1.0"] == 2.0
-    assert context.metrics.reported["reelscribe_device_items_total", "captioner", "1.0"] == 2
-    assert context.metrics.reported["reelscribe_tokens_total", "captioner", "1.0"] > 0
+    assert context.metrics.reported["reelscribe_audio_seconds_total", "captioner", "1.0", WORKER, "cpu"] == 2.0
+    assert context.metrics.reported["reelscribe_device_items_total", "captioner", "1.0", WORKER, "cpu"] == 2
+    assert context.metrics.reported["reelscribe_tokens_total", "captioner", "1.0", WORKER, "cpu"] > 0
 
 
 def test_a_call_that_fails_counts_as_an_error_of_each_of_its_requests(demo_model, monkeypatch):
@@ -116,7 +118,9 @@ def test_a_call_that_fails_counts_as_an_error_of_each_of_its_requests(demo_model
     frame = {"body": b"".join(wire.pack(np.zeros((50, 50, 3), np.uint8)))}
     with pytest.raises(torch.AcceleratorError):
         handler.handle([frame, frame], context)
-    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", "AcceleratorError"] == 2
+    assert (
+        context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", WORKER, "cpu", "AcceleratorError"] == 2
+    )
 
 
 def test_requests_that_fail_by_themselves_count_as_errors(demo_model, monkeypatch):
@@ -129,7 +133,7 @@ def test_requests_that_fail_by_themselves_count_as_errors(demo_model, monkeypatc
     monkeypatch.setattr(frame_requests, "is_still", fail)
     assert len(handler.handle([{"body": b""}, {"body": b""}], context)) == 2
     assert context.statuses == {0: 500, 1: 500}
-    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", "RequestFailed"] == 2
+    assert context.metrics.reported["reelscribe_errors_total", "captioner", "1.0", WORKER, "cpu", "RequestFailed"] == 2
 
 
 def test_a_worker_answers_without_declared_metrics(demo_model):

@@ -172,13 +172,15 @@ class TranscriptOptions:
             **self._shared(run),
         )
 
-    def speaker_specs(self, run: RunOptions, found: Sequence[FoundServer], requests_in_flight: int) -> list[ModelSpec]:
+    def speaker_specs(
+        self, run: RunOptions, found: Sequence[FoundServer], requests_in_flight: int | None
+    ) -> list[ModelSpec]:
         """Return what tells speakers apart; nothing if that is not wanted.
 
         Args:
             run: The options of the run.
             found: The servers of the speaker model.
-            requests_in_flight: Largest number of unanswered requests.
+            requests_in_flight: Largest number of unanswered requests; None for what the servers take.
 
         Raises:
             UsageError: The value of an option is invalid, or two options do not fit together.

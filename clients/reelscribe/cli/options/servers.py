@@ -96,13 +96,14 @@ class ServerOptions:
         ),
     ] = None
     requests_in_flight: Annotated[
-        int,
+        int | None,
         speed_option(
             min=1,
             metavar="N",
-            help="Largest number of unanswered requests for each model. The client uses fewer if more do not help.",
+            help="Largest number of unanswered requests for each model.",
+            show_default="two calls for each worker that answers, and more if that helps",
         ),
-    ] = 64
+    ] = None
 
     def find(self, openai: OpenAISettings | None = None) -> list[FoundServer]:
         """Return the servers, each with its key.

@@ -87,7 +87,7 @@ class SummaryOptions:
         return found
 
     def specs(
-        self, run: RunOptions, servers: Sequence[FoundServer], model: str | None, requests_in_flight: int
+        self, run: RunOptions, servers: Sequence[FoundServer], model: str | None, requests_in_flight: int | None
     ) -> list[SummarySpec]:
         """Return what makes the summaries; nothing if none are wanted.
 
@@ -95,7 +95,7 @@ class SummaryOptions:
             run: Whether sources are tried again that have failed.
             servers: The servers of the chat model, from `servers`.
             model: Name of the model of pictures on the servers of `--server`; None if none was given.
-            requests_in_flight: Largest number of unanswered requests.
+            requests_in_flight: Largest number of unanswered requests; None for what the servers take.
         """
         from reelscribe._track_specs import SummarySpec
         from reelscribe.run.tracks.summaries import SummaryOptions

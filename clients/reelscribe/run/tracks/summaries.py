@@ -299,7 +299,7 @@ class SummaryTrack(Track):
 
     def _sources_at_once(self, description: Any) -> int:
         """Return the number of sources about which the model is asked at the same time."""
-        return self._requests_for_each * int(description.workers)
+        return int(description.requests_for_each_worker(self._request_items) * description.workers)
 
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""

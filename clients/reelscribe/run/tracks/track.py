@@ -103,8 +103,8 @@ class Track:
         """That client, and after entry that of the second model, if there is one."""
         self._joined: dict[Hashable, JoinedRequests[Any, Any]] = {}
         """What forms requests, for each `Options.request_key` and of the two models; none without a model."""
-        self._requests_for_each = 2
-        """Number of requests that keep a worker busy."""
+        self._request_items = 1
+        """Number of items of a full request."""
         self._thumbnails: tuple[str, int | None] | None = None
         """The folder and the number of thumbnails that are kept; None if none are."""
         self._until_exit = AsyncExitStack()
@@ -123,14 +123,13 @@ class Track:
             if self._client and (operation := medium.operation()):
                 await self._client.check_accepted(operation)
             description = medium.description
-            self.pool = self.options.pool(description, self._client.requests_in_flight if self._client else 0)
+            self.pool = self.options.pool(description, self._client.in_flight.highest if self._client else 0)
             for client in self._clients:
                 stack.enter_context(client.sharing(self.pool.memory))
             if self._client:
-                most = self.options.batch_size(description)
-                items = items_per_request(self.pool.slot_bytes, self.options.item_bytes(description), most)
-                self._requests_for_each = description.requests_for_each_worker(items)
-                self._client.in_flight.set_initial_limit(self._requests_for_each * description.workers)
+                most, item_bytes = self.options.batch_size(description), self.options.item_bytes(description)
+                self._request_items = items_per_request(self.pool.slot_bytes, item_bytes, most)
+                self._client.expect_requests(self._request_items)
             self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description))
             await self.pool.__aenter__()
             self._until_exit = stack.pop_all()
@@ -176,7 +175,7 @@ class Track:
         """
         self._cpu_before = time.process_time()
         self._node_meter = meter
-        self._meter: TrackMeter = meter.track(self._resources(), self._readings())
+        self._meter: TrackMeter = meter.track(self._resources, self._readings())
 
     async def begin(self, store: Store) -> None:
         """Connect the track to the place where results are saved. Call it once, after `count_in`.
@@ -214,14 +213,14 @@ class Track:
         if self._stopping:
             raise Stopped
 
-    def limit_requests(self, most: int) -> None:
-        """Set the largest number of unanswered requests for each model, at least 1, within that of its client.
+    def share_requests(self, nodes: int) -> None:
+        """Leave the other nodes of so many their equal parts of the requests that servers take.
 
         A second model may have as many as the first, as the requests to each wait for workers of its own. A batch that
         is followed up keeps its slot of shared memory, so together they are no more than there are slots.
         """
         for client in self._clients:
-            client.in_flight.set_max_limit(min(most, client.requests_in_flight))
+            client.in_flight.share(nodes)
 
     def keep_thumbnails(self, out: Path, most: int | None) -> None:
         """Keep thumbnails of sources in an output folder, as far as pictures are decoded anyway.
@@ -445,13 +444,20 @@ class Track:
         self._meter.saved(path, seconds, share, seconds)
 
     def _resources(self) -> Resources:
-        """Return what the track has to work with."""
+        """Return what the track has to work with now."""
         if not self._client:
             return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
-        description, in_flight = self.planned.medium.description, self._client.requests_in_flight
-        on_cpu = set(description.devices) == {"cpu"}
-        requests = self._requests_for_each
-        return Resources(self.counts, self.pool.workers, description.workers, in_flight, requests, on_cpu)
+        medium, in_flight = self.planned.medium, self._client.in_flight
+        return Resources(
+            self.counts,
+            self.pool.workers,
+            self._client.workers,
+            in_flight.limit,
+            in_flight.wanted,
+            in_flight.most,
+            medium.description.items_of_call(self._request_items),
+            on_cpu=set(medium.description.devices) == {"cpu"},
+        )
 
     def _readings(self) -> Readings:
         """Return what the meter reads from the track."""
