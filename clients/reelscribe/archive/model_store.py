@@ -1,12 +1,16 @@
-"""Reads from the manifests of archives which models and versions a model store holds."""
+"""Reads from archives which models and versions a model store holds, and with which settings."""
 
 from __future__ import annotations
 
 import json
 import re
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from reelscribe.errors import MALFORMED, StartupError
 from reelscribe.management.model_version import version_sort_key
@@ -22,6 +26,8 @@ class StoredModel:
     version: str
     path: Path
     """Path of the archive."""
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Its YAML; empty if it has none that can be read, which TorchServe reports."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -66,6 +72,17 @@ def _read(path: Path) -> StoredModel:
         # TorchServe's own defaults if the manifest lacks a name or version.
         name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
         version = model.get("modelVersion") or "1.0"
+        settings = _settings(path, model.get("configFile"))
     except (OSError, zipfile.BadZipFile, *MALFORMED) as error:
         raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
-    return StoredModel(str(name), str(version), path)
+    return StoredModel(str(name), str(version), path, settings)
+
+
+def _settings(path: Path, file: object) -> dict[str, Any]:
+    """Read the YAML `file` of an archive. What TorchServe cannot read either is left to its message."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            settings = yaml.safe_load(archive.read(str(file))) if file else None
+    except (KeyError, ValueError, yaml.YAMLError):
+        return {}
+    return settings if isinstance(settings, dict) else {}

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from reelscribe.contract.request_sizes import MAX_REQUEST_BYTES
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import AudioInfo, RangedCopy, Span, VideoInfo
 from reelscribe.errors import UsageError
@@ -172,15 +173,6 @@ class Slots:
     def close(self) -> None:
         """Close the file. The memory remains as long as processes map it or arrays view it."""
         self.memory.close()
-
-
-MAX_REQUEST_BYTES = 8 * 10**6
-"""Largest size of a request in bytes, unless it holds a single larger item. TorchServe transfers bodies of 2 to 24 MB
-equally fast, and larger ones more slowly; smaller requests balance the load better."""
-
-
-MAX_FRAMES_PER_REQUEST = 32
-"""Default limit on the number of frames in a request."""
 
 
 def request_bytes(item_bytes: int, max_items: int) -> int:

@@ -14,6 +14,7 @@ from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
+from reelscribe.contract.request_sizes import MAX_CLIPS_PER_REQUEST
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_clips
@@ -26,9 +27,6 @@ from reelscribe.run.tracks.medium import FollowUp, Medium, Options, incomplete, 
 from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer
 from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
-
-MAX_CLIPS_PER_REQUEST = 8
-"""Default number of clips in one request."""
 
 _UNUSABLE = "the answer cannot be used"
 

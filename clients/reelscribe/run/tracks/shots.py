@@ -15,6 +15,7 @@ from reelscribe.client.operations import Operation, finding_shots
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import Failure, SourceError, Utterance
+from reelscribe.contract.request_sizes import MAX_WINDOWS_PER_REQUEST
 from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.sampling import Sampling
@@ -34,9 +35,6 @@ from reelscribe.thumbnails.store import ThumbnailTask
 
 DEFAULT_PROBABILITY = 0.5
 """Default probability above which a shot model's frame ends a shot; its authors chose it."""
-
-MAX_WINDOWS_PER_REQUEST = 8
-"""Largest number of windows in one request: 3 MB, which a core takes half a minute for, and a GPU much less."""
 
 _NO_FRAMES = InputSize(1, 1)
 """Size of the frames that are sent: there are none."""
