@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
-from reelscribe.contract.request_sizes import (
+from reelscribe.decode_pool.commands import (
     MAX_CHUNKS_PER_REQUEST,
     MAX_CLIPS_PER_REQUEST,
     MAX_FRAMES_PER_REQUEST,

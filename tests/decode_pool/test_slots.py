@@ -2,8 +2,7 @@
 
 import pytest
 
-from reelscribe.contract.request_sizes import MAX_REQUEST_BYTES
-from reelscribe.decode_pool.commands import items_per_request, request_bytes
+from reelscribe.decode_pool.commands import MAX_REQUEST_BYTES, items_per_request, request_bytes
 from reelscribe.errors import UsageError
 
 SMALL, LARGE = 224 * 224 * 3, 1920 * 1080 * 3

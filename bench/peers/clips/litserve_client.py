@@ -15,10 +15,10 @@ from lib.command import command_parser
 from peers.outcome import Recorder
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.request_sizes import MAX_CLIPS_PER_REQUEST
 from reelscribe.contract.source import Span
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, SentClip
+from reelscribe.decode_pool.commands import MAX_CLIPS_PER_REQUEST
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.run.tracks.clips import ClipOptions
 

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from reelscribe._files import read_small_file, regular_file
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import default_handlers, pack_handler
-from reelscribe.contract.request_sizes import JOIN_MILLISECONDS, joined_requests
+from reelscribe.archive.model_store import JOIN_MILLISECONDS, joined_requests
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.contract.speech import SPEECH_ARCHITECTURES, is_speech_architecture
 from reelscribe.errors import MALFORMED, OutputError, UsageError

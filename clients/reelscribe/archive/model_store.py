@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Mapping
@@ -12,10 +13,28 @@ from typing import Any
 
 import yaml
 
+from reelscribe.decode_pool.commands import (
+    MAX_CHUNKS_PER_REQUEST,
+    MAX_CLIPS_PER_REQUEST,
+    MAX_FRAMES_PER_REQUEST,
+    MAX_WINDOWS_PER_REQUEST,
+)
 from reelscribe.errors import MALFORMED, StartupError
 from reelscribe.management.model_version import version_sort_key
 
+JOIN_MILLISECONDS = 5
+"""How long TorchServe waits for requests to join a call, which takes a GPU much longer."""
+
 _MANIFEST = "MAR-INF/MANIFEST.json"
+
+_ITEMS = {
+    "max_clips": MAX_CLIPS_PER_REQUEST,
+    "max_chunks": MAX_CHUNKS_PER_REQUEST,
+    "max_windows": MAX_WINDOWS_PER_REQUEST,
+    "max_frames": MAX_FRAMES_PER_REQUEST,
+}
+"""The limit of a call in the settings of each kind of handler, and the items of our largest request. `max_frames` is
+the last one, because clips have a setting of that name, too."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,24 @@ class StoredModel:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+
+def joined_requests(handler: Mapping[str, Any]) -> int:
+    """Return how many of our largest requests a call of a handler takes.
+
+    TorchServe may join more for it, but the handler would refuse what exceeds its limit, with CallFull.
+
+    Args:
+        handler: The settings under `handler:` in the YAML.
+
+    Returns:
+        The number of requests to join; 1 if the settings limit no call.
+    """
+    for limit, items in _ITEMS.items():
+        most = handler.get(limit)
+        if type(most) is int and most > 0:
+            return math.ceil(most / items)
+    return 1
 
 
 def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:

@@ -17,7 +17,6 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from reelscribe.contract.request_sizes import MAX_REQUEST_BYTES
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import AudioInfo, RangedCopy, Span, VideoInfo
 from reelscribe.errors import UsageError
@@ -173,6 +172,24 @@ class Slots:
     def close(self) -> None:
         """Close the file. The memory remains as long as processes map it or arrays view it."""
         self.memory.close()
+
+
+MAX_REQUEST_BYTES = 8 * 10**6
+"""Largest size of a request in bytes, unless it holds a single larger item. TorchServe transfers bodies of 2 to 24 MB
+equally fast, and larger ones more slowly; smaller requests balance the load better."""
+
+MAX_FRAMES_PER_REQUEST = 32
+"""Default limit on the number of frames in a request."""
+
+MAX_CLIPS_PER_REQUEST = 8
+"""Default number of clips in one request."""
+
+MAX_CHUNKS_PER_REQUEST = 8
+"""Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
+server."""
+
+MAX_WINDOWS_PER_REQUEST = 8
+"""Largest number of windows in one request: 3 MB, which a core takes half a minute for, and a GPU much less."""
 
 
 def request_bytes(item_bytes: int, max_items: int) -> int:

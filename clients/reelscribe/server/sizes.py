@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reelscribe.archive.model_store import StoredModel
-from reelscribe.contract.request_sizes import JOIN_MILLISECONDS, MAX_REQUEST_BYTES, joined_requests
+from reelscribe.archive.model_store import JOIN_MILLISECONDS, StoredModel, joined_requests
+from reelscribe.decode_pool.commands import MAX_REQUEST_BYTES
 from reelscribe.errors import MALFORMED, StartupError
 from reelscribe.management.model_version import ModelVersion, version_sort_key
 from reelscribe.server.config_properties import Settings

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.descriptions import SpeakerModelDescription, SpeechDescription
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.request_sizes import MAX_CHUNKS_PER_REQUEST
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import ReadAudio
-from reelscribe.decode_pool.commands import items_per_request, request_bytes
+from reelscribe.decode_pool.commands import MAX_CHUNKS_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
 from reelscribe.results.jobs import Job, SavedAudio
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered

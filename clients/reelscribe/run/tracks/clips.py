@@ -14,10 +14,10 @@ from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
-from reelscribe.contract.request_sizes import MAX_CLIPS_PER_REQUEST
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_clips
+from reelscribe.decode_pool.commands import MAX_CLIPS_PER_REQUEST
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch

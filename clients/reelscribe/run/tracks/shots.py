@@ -15,12 +15,12 @@ from reelscribe.client.operations import Operation, finding_shots
 from reelscribe.contract.descriptions import ShotModelDescription
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import Failure, SourceError, Utterance
-from reelscribe.contract.request_sizes import MAX_WINDOWS_PER_REQUEST
 from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import VERSION, ShotDetection
 from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.commands import MAX_WINDOWS_PER_REQUEST
 from reelscribe.decode_pool.frames import ReadFrames, damage
 from reelscribe.decode_pool.windows import DecodedWindowBatch, ReadWindows
 from reelscribe.errors import RequestRefused, UsageError
