@@ -79,7 +79,7 @@ def serve_emulated(
 
 @contextmanager
 def serve_all_emulated(
-    directory: Path, config: Path, models: Mapping[str, Emulated], *, gpus: int = 0, **overrides: str
+    directory: Path, config: Path, models: Mapping[str, Emulated], gpus: int = 0, /, **overrides: str
 ) -> Iterator[dict[str, Serving]]:
     """Serve several emulated captioners on one server.
 
@@ -92,5 +92,5 @@ def serve_all_emulated(
     """
     for name, model in models.items():
         pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())
-    with serve(directory, next(iter(models)), config, gpus=gpus, **overrides) as serving:
+    with serve(directory, next(iter(models)), config, gpus, **overrides) as serving:
         yield {name: replace(serving, model=name) for name in models}

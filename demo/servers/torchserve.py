@@ -81,7 +81,7 @@ class Serving:
 
 
 @contextmanager
-def serve(directory: Path, model: str, config: Path, *, gpus: int = 0, **overrides: str) -> Iterator[Serving]:
+def serve(directory: Path, model: str, config: Path, gpus: int = 0, /, **overrides: str) -> Iterator[Serving]:
     """Run a server until the `with` block ends.
 
     Args:

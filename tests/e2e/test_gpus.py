@@ -23,7 +23,7 @@ FRAME = b"".join(wire.pack({"frames": np.zeros((1, 224, 224, 3), np.uint8)}))
 def serving(tmp_path_factory: pytest.TempPathFactory):
     """An emulated captioner on a machine with four GPUs, and one whose archive names one of them."""
     models = {"auto": Emulated(1000, workers=None, call_seconds=1), "one": Emulated(1000)}
-    with serve_all_emulated(tmp_path_factory.mktemp("gpus"), CONFIG, models, gpus=GPUS, **quick_java()) as servings:
+    with serve_all_emulated(tmp_path_factory.mktemp("gpus"), CONFIG, models, GPUS, **quick_java()) as servings:
         yield servings["auto"]
 
 
