@@ -26,7 +26,6 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
         self,
         settings: CaptionSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -35,7 +34,7 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
         captioner = Captioner(settings, device, counters, second_stage)
         limits = FrameLimits(settings.max_frames, settings.max_side)
         size = captioner.transform.input_size
-        description = captioner.description(workers, response_seconds)
+        description = captioner.description(response_seconds)
         files = MediaFiles(FramesOfFiles(description, settings.max_frames), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),

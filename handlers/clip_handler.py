@@ -29,14 +29,13 @@ class ClipHandler(ModelHandler[ClipSettings]):
         self,
         settings: ClipSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
         """Load the clip model, or with a `second_stage` only its image encoder."""
         counters = Counters()
         describer = Describer(settings, device, counters, second_stage)
-        description = describer.description(workers, response_seconds)
+        description = describer.description(response_seconds)
         files = MediaFiles(ClipsOfFiles(describer, description), settings.threads_that_read())
         return LoadedModel(
             description.to_json(),

@@ -25,7 +25,6 @@ class ShotHandler(ModelHandler[ShotSettings]):
         self,
         settings: ShotSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -34,7 +33,7 @@ class ShotHandler(ModelHandler[ShotSettings]):
         counters = Counters()
         detector = ShotDetector(settings, device, counters)
         return LoadedModel(
-            detector.description(workers, response_seconds).to_json(),
+            detector.description(response_seconds).to_json(),
             lambda: WindowReader(settings.max_windows, WINDOWING),
             # Windows are not padded, so those of one batch have the same length.
             DeviceBatches(

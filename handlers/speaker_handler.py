@@ -26,7 +26,6 @@ class SpeakerHandler(ModelHandler[SpeakerSettings]):
         self,
         settings: SpeakerSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -36,7 +35,7 @@ class SpeakerHandler(ModelHandler[SpeakerSettings]):
         model = SpeakerModel(settings, device, counters)
         limits = AudioLimits(settings.max_chunks, settings.chunk_seconds)
         return LoadedModel(
-            model.description(workers, response_seconds).to_json(),
+            model.description(response_seconds).to_json(),
             lambda: AudioReader(limits, model),
             DeviceBatches(model.voices, settings.items_at_once(device), item="chunk", counters=counters),
             counters,

@@ -48,7 +48,6 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
         self,
         settings: SpeechSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -85,7 +84,6 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             engine=settings.engine,
             device_batch=settings.items_at_once(device),
             max_chunks=settings.max_chunks,
-            workers=workers,
             response_seconds=response_seconds,
         )
         files = MediaFiles(SpeechOfFiles(description, settings.max_chunks), settings.threads_that_read())

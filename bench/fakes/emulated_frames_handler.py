@@ -38,7 +38,6 @@ class EmulatedFramesHandler(ModelHandler[EmulatedSettings]):
         self,
         settings: EmulatedSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         _second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -56,7 +55,6 @@ class EmulatedFramesHandler(ModelHandler[EmulatedSettings]):
             dtype="float32",
             generation={},
             device_batch=settings.items_at_once(device),
-            workers=workers,
             response_seconds=response_seconds,
             prompt="",
             input_size=size,

@@ -72,7 +72,6 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
         self,
         settings: EmulatedSettings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         _second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -91,7 +90,6 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
             dtype="float32",
             device_batch=settings.items_at_once(device),
             max_chunks=model.max_chunks,
-            workers=workers,
             response_seconds=response_seconds,
         )
 

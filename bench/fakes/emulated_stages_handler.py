@@ -36,7 +36,6 @@ class EmulatedStagesHandler(ModelHandler[StageSettings]):
         self,
         settings: StageSettings,
         device: torch.device,
-        _workers: int,
         _response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:

@@ -40,7 +40,7 @@ class LocalSpeech:
     def __init__(self, model: Path, **settings: Any) -> None:
         """Load the model; `settings` are those of SpeechSettings."""
         speech_settings = SpeechSettings(str(model), **settings)
-        self._model = SpeechHandler().load_model(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
+        self._model = SpeechHandler().load_model(speech_settings, torch.device("cpu"), response_seconds=120)
         self.description = SpeechDescription.from_json(self._model.description)
 
     def transcribe_chunks(self, chunks: Sequence[SampleArray], options: SpeechOptions) -> Iterator[ChunkTranscript]:

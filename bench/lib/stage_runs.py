@@ -170,9 +170,9 @@ def run_in_one_process(plan: Plan, pipe: Connection) -> None:
     handler, settings = plan.handler()
     if plan.way == "alone":
         second = TimedSecondStage(LocalSecondStage(handler.load_second_stage(settings, CPU)))
-        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
+        answer_calls(handler.load_model(settings, CPU, RESPONSE_SECONDS, second), second.stopwatch, pipe)
     else:
-        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS), Stopwatch(), pipe)
+        answer_calls(handler.load_model(settings, CPU, RESPONSE_SECONDS), Stopwatch(), pipe)
 
 
 def run_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
@@ -186,7 +186,7 @@ def run_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
     if rank == 0:
         transfer = BlockingSecondStage(pair) if plan.way == "blocking" else RemoteSecondStage(pair, RESPONSE_SECONDS)
         second = TimedSecondStage(transfer)
-        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
+        answer_calls(handler.load_model(settings, CPU, RESPONSE_SECONDS, second), second.stopwatch, pipe)
         return
     compute, stopwatch = handler.load_second_stage(settings, CPU), Stopwatch()
 

@@ -40,7 +40,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +134,7 @@ def serve_for_parts(root: Path, rates: Sequence[float]) -> Iterator[dict[str, Se
     """Serve the demo captioner, an emulated device of each rate, and one that takes no time, all on one server."""
     handlers = shutil.copytree(HANDLERS, root / "handlers")
     settings = handlers / "caption.yaml"
-    settings.write_text(re.sub(r"(minWorkers|maxWorkers): 1", rf"\1: {CORES}", settings.read_text()))
+    settings.write_text(f"minWorkers: {CORES}\nmaxWorkers: {CORES}\n{settings.read_text()}")
     archive.build("captioner", "caption", str(CAPTIONER), root / "store", handlers=handlers)
     devices = {f"device-{rate:g}": Emulated(rate, WORKERS, batch_size=BATCH_SIZE) for rate in rates}
     with serve_all_emulated(root, CONFIG, {TRANSPORT: Emulated(float("inf"), WORKERS), **devices}) as servings:

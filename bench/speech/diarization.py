@@ -120,7 +120,7 @@ class LocalSpeakers:
     def __init__(self, weights: Path) -> None:
         """Load the model."""
         self._model = GivenStretches(SpeakerSettings(str(weights)), torch.device("cpu"))
-        self._description = self._model.description(1, 120)
+        self._description = self._model.description(120)
 
     def voices(
         self, conversation: Conversation, truth: Sequence[SpokenTurn] = (), *, mistaken: bool = False

@@ -12,6 +12,8 @@ from reelscribe.contract.frames import InputSize, PixelBudget
 from servers.torchserve import Serving, handler_modules, pack_handler, serve
 
 FRAME = InputSize(224, 224)
+MAX_FRAMES = 512
+"""Most frames of a call."""
 HANDLER = Path(__file__).with_name("emulated_handler.py")
 
 
@@ -21,8 +23,9 @@ class Emulated:
 
     frames_per_second: float
     """Speed of each device, once a call has begun."""
-    workers: int = 1
-    """Number of workers that share each device."""
+    workers: int | None = 1
+    """Number of workers that share each device. None leaves workers, devices and batches to the start of the server, as
+    archives do that are built for no certain GPUs."""
     devices: int = 1
     batch_size: int = 1
     """Largest number of requests that TorchServe passes to one call of the handler."""
@@ -35,19 +38,18 @@ class Emulated:
 
     def settings(self) -> dict[str, Any]:
         """Return the content of the archive's YAML file."""
-        workers = self.workers * self.devices
-        return {
-            "minWorkers": workers,
-            "maxWorkers": workers,
-            "batchSize": self.batch_size,
-            "maxBatchDelay": self.batch_delay,
-            "handler": {
-                "frames_per_second": self.frames_per_second,
-                "call_seconds": self.call_seconds,
-                "devices": self.devices,
-                "frame": asdict(self.frame),
-            },
+        handler = {
+            "frames_per_second": self.frames_per_second,
+            "call_seconds": self.call_seconds,
+            "devices": self.devices,
+            "frame": asdict(self.frame),
+            "max_frames": MAX_FRAMES,
         }
+        if self.workers is None:
+            return {"handler": handler}
+        workers = self.workers * self.devices
+        joining = {"batchSize": self.batch_size, "maxBatchDelay": self.batch_delay}
+        return {"minWorkers": workers, "maxWorkers": workers, **joining, "handler": handler}
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def serve_emulated(
 
 @contextmanager
 def serve_all_emulated(
-    directory: Path, config: Path, models: Mapping[str, Emulated], **overrides: str
+    directory: Path, config: Path, models: Mapping[str, Emulated], gpus: int = 0, /, **overrides: str
 ) -> Iterator[dict[str, Serving]]:
     """Serve several emulated captioners on one server.
 
@@ -85,9 +87,10 @@ def serve_all_emulated(
         directory: As for `serve`.
         config: As for `serve`.
         models: The captioners by name. Each has its own devices.
+        gpus: As for `serve`.
         overrides: As for `serve`.
     """
     for name, model in models.items():
         pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())
-    with serve(directory, next(iter(models)), config, **overrides) as serving:
+    with serve(directory, next(iter(models)), config, gpus, **overrides) as serving:
         yield {name: replace(serving, model=name) for name in models}

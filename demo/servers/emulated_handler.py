@@ -3,13 +3,12 @@
 A device takes `call_seconds` for each call, and captions `frames_per_second` then, whatever the machine. Workers that
 share a device wait for each other. While a worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The
 YAML's `handler:` has these two, the number of `devices` among which the workers are divided unless TorchServe assigns
-them GPUs, and `frame`, the model's input size. The caption of a frame is its size.
+them GPUs, and `frame`, the model's input size, besides `max_frames`. The caption of a frame is its size.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -20,8 +19,7 @@ from reelscribe import wire
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameCaption, input_size_from_json
 from worker.request_batch import Context, RequestBatch
-
-LIMITS = FrameLimits(frames=512, side=8192)
+from worker.workers import count_workers, worker_name
 
 
 class EmulatedHandler:
@@ -30,21 +28,20 @@ class EmulatedHandler:
     def load(self, context: Context) -> None:
         """Read the settings, and choose the device that this worker uses."""
         settings = context.model_yaml_config["handler"]
-        self._frame = input_size_from_json(settings["frame"])
-        self._joined = context.model_yaml_config["batchSize"]
+        self._frame, self._limits = input_size_from_json(settings["frame"]), FrameLimits(settings["max_frames"], 8192)
+        self._joined = context.system_properties["batch_size"]
         self._call_seconds, self._seconds = settings["call_seconds"], 1 / settings["frames_per_second"]
-        self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
         # The lock is held as long as the file is open, which is as long as the worker lives.
         self._worker_lock, number = _lock_worker_number(model)
         gpu = context.system_properties["gpu_id"]
         device = number % settings["devices"] if gpu is None else gpu
-        self._device, self._device_name = _lock_file(f"{model}-device-{device}"), f"cuda:{device}"
+        self._device, self._name = _lock_file(f"{model}-device-{device}"), worker_name([f"cuda:{device}"])
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[str]:
         """Return captions for all frames, after the time that the device needs for them."""
         began = time.monotonic()
-        requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
+        requests = RequestBatch(data, context, FrameReader(self._limits, self._frame.for_video(224, 224)))
         captions = [[FrameCaption(f"{frames.shape[2]} x {frames.shape[1]}")] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._call_seconds + self._seconds * sum(map(len, captions)))
@@ -53,9 +50,9 @@ class EmulatedHandler:
         seconds = (time.monotonic() - began) / len(data)
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
-            context.set_response_header(i, wire.WORKER_HEADER, f"{os.getpid()} {self._device_name}")
+            context.set_response_header(i, wire.WORKER_HEADER, self._name)
             context.set_response_header(i, wire.ITEMS_HEADER, str(sum(map(len, captions))))
-        return requests.responses(captions, self._description().to_json())
+        return requests.responses(captions, self._description().to_json() if requests.ask_for_description else {})
 
     def _description(self) -> CaptionerDescription:
         return CaptionerDescription(
@@ -69,9 +66,9 @@ class EmulatedHandler:
             dtype="float32",
             device_batch=32,
             joined_requests=self._joined,
-            max_frames=LIMITS.frames,
-            max_side=LIMITS.side,
-            workers=self._workers,
+            max_frames=self._limits.frames,
+            max_side=self._limits.side,
+            workers=count_workers(),
         )
 
 

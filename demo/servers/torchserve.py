@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -80,19 +81,21 @@ class Serving:
 
 
 @contextmanager
-def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterator[Serving]:
+def serve(directory: Path, model: str, config: Path, gpus: int = 0, /, **overrides: str) -> Iterator[Serving]:
     """Run a server until the `with` block ends.
 
     Args:
         directory: The server's folder is made in it. Its subfolder `store` contains the archives to serve.
         model: Name of the model that the result refers to.
         config: File with TorchServe's settings. Its ports are replaced by free ones.
+        gpus: Number of GPUs that TorchServe sees, whether or not there are any; 0 for those of the machine.
         overrides: Settings that replace those in `config`.
     """
     instance = Instance(directory / "instance")
     settings = {**free_ports(), **overrides}
     options = StartOptions(config, directory / "store", load_seconds=LOAD_SECONDS, overrides=settings)
-    server.start(instance, options)
+    emulated = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))} if gpus else {}
+    server.start(instance, options, {**os.environ, **emulated})
     try:
         yield Serving(instance, model)
     finally:

@@ -147,11 +147,10 @@ class Captioner:
         self._counters.add("tokens", self._count_generated(tokens))
         return [text.strip().removeprefix(self._prefix).strip() for text in texts]
 
-    def description(self, workers: int, response_seconds: float) -> CaptionerDescription:
+    def description(self, response_seconds: float) -> CaptionerDescription:
         """Describe the model to clients.
 
         Args:
-            workers: How many workers TorchServe starts for it.
             response_seconds: TorchServe's timeout for a call, in seconds.
         """
         return CaptionerDescription(
@@ -166,7 +165,6 @@ class Captioner:
             device_batch=self.settings.items_at_once(self._device),
             max_frames=self.settings.max_frames,
             max_side=self.settings.max_side,
-            workers=workers,
             response_seconds=response_seconds,
         )
 

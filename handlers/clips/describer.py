@@ -244,11 +244,10 @@ class Describer:
         self._counters.add("clips", len(tokens))
         return descriptions
 
-    def description(self, workers: int, response_seconds: float) -> ClipModelDescription:
+    def description(self, response_seconds: float) -> ClipModelDescription:
         """Describe the model to clients.
 
         Args:
-            workers: How many workers TorchServe starts for it.
             response_seconds: TorchServe's timeout for a call, in seconds.
         """
         settings = self.settings
@@ -265,7 +264,6 @@ class Describer:
             device_batch=settings.items_at_once(self._device),
             max_clips=settings.max_clips,
             max_side=settings.max_side,
-            workers=workers,
             response_seconds=response_seconds,
         )
 

@@ -93,11 +93,10 @@ class ShotDetector:
             for frames in self._probabilities(joined).tolist()
         ]
 
-    def description(self, workers: int, response_seconds: float) -> ShotModelDescription:
+    def description(self, response_seconds: float) -> ShotModelDescription:
         """Describe the model to clients.
 
         Args:
-            workers: How many workers TorchServe starts for it.
             response_seconds: TorchServe's timeout for a call, in seconds.
         """
         return ShotModelDescription(
@@ -108,7 +107,6 @@ class ShotDetector:
             dtype=str(self._dtype).removeprefix("torch."),
             device_batch=self.settings.items_at_once(self._device),
             max_windows=self.settings.max_windows,
-            workers=workers,
             response_seconds=response_seconds,
         )
 

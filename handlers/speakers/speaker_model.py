@@ -148,11 +148,10 @@ class SpeakerModel:
         """
         return self._diarizer(samples) if self._diarizer else speech_in(samples)
 
-    def description(self, workers: int, response_seconds: float) -> SpeakerModelDescription:
+    def description(self, response_seconds: float) -> SpeakerModelDescription:
         """Describe the model to clients.
 
         Args:
-            workers: How many workers TorchServe starts for it.
             response_seconds: TorchServe's timeout for a call, in seconds.
         """
         return SpeakerModelDescription(
@@ -169,7 +168,6 @@ class SpeakerModel:
             dtype=str(self._dtype).removeprefix("torch."),
             device_batch=self.settings.items_at_once(self._device),
             max_chunks=self.settings.max_chunks,
-            workers=workers,
             response_seconds=response_seconds,
         )
 

@@ -31,6 +31,7 @@ from runtime.metrics import Counters, MetricsReporter
 from runtime.model_settings import Settings
 from runtime.second_stage import SecondStage, StageFunction
 from worker.request_batch import Context, RequestBatch, RequestReader, Row, free_bodies
+from worker.workers import count_workers, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,6 @@ class ModelHandler(ABC, Generic[Settings]):
         self,
         settings: Settings,
         device: torch.device,
-        workers: int,
         response_seconds: float,
         second_stage: SecondStage | None = None,
     ) -> LoadedModel:
@@ -95,7 +95,6 @@ class ModelHandler(ABC, Generic[Settings]):
         Args:
             settings: The settings under `handler:` in the YAML.
             device: Where to load the model.
-            workers: How many workers TorchServe starts for the model; part of the description.
             response_seconds: TorchServe's timeout for a call, in seconds; part of the description.
             second_stage: The second stage in the other process; None where this process runs both.
 
@@ -136,8 +135,7 @@ class ModelHandler(ABC, Generic[Settings]):
             )
         if settings.stages == 1:
             device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
-            workers, response_seconds = _workers_and_timeout(config)
-            model = self.load_model(settings, device, workers, response_seconds)
+            model = self.load_model(settings, device, _response_seconds(config))
             self._start(context, settings, model, device)
         else:
             self._load_stage(context, settings, gpu)
@@ -149,7 +147,7 @@ class ModelHandler(ABC, Generic[Settings]):
         from pipeline.stage_pair import join_pair
 
         config = context.model_yaml_config
-        workers, response_seconds = _workers_and_timeout(config)
+        response_seconds = _response_seconds(config)
         load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
         # The first result may arrive only after the second stage has loaded its weights.
         result_seconds = max(response_seconds, load_seconds)
@@ -159,7 +157,7 @@ class ModelHandler(ABC, Generic[Settings]):
             logger.info("%s, second stage, on %s, process %d", settings.model, pair.devices[1], os.getpid())
             return
         second_stage = RemoteSecondStage(pair, result_seconds)
-        model = self.load_model(settings, pair.device, workers, response_seconds, second_stage)
+        model = self.load_model(settings, pair.device, response_seconds, second_stage)
         self._start(context, settings, model, *pair.devices)
 
     def _start(self, context: Context, settings: Settings, model: LoadedModel, *devices: object) -> None:
@@ -168,12 +166,12 @@ class ModelHandler(ABC, Generic[Settings]):
         description = {
             **model.description,
             "stages": settings.stages,
-            "joined_requests": context.model_yaml_config.get("batchSize", 1),
+            "joined_requests": context.system_properties.get("batch_size") or 1,
             "devices": names,
             "machine": shared_memory.machine(),
         }
         self._model = replace(model, description=description)
-        self._worker = f"{os.getpid()} {'+'.join(dict.fromkeys(names))}"
+        self._worker = worker_name(names)
         logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))
         model.counters.take()  # warming up answered no request
         archive = context.manifest["model"]
@@ -194,7 +192,7 @@ class ModelHandler(ABC, Generic[Settings]):
         model = self._model
         requests = RequestBatch(data, context, model.new_reader(), model.counters, self._read_threads)
         results = model.batches.map(requests.items)
-        responses = requests.responses(results, model.description)
+        responses = requests.responses(results, self._description() if requests.ask_for_description else {})
         items = sum(len(each) for each in results if isinstance(each, list))
         # Each response has its share of the time, so that the sum over all responses is the time of all calls.
         seconds = (time.monotonic() - start) / max(1, len(data))
@@ -204,6 +202,11 @@ class ModelHandler(ABC, Generic[Settings]):
             context.set_response_header(i, wire.WORKER_HEADER, self._worker)
             context.set_response_header(i, wire.ITEMS_HEADER, str(items))
         return responses
+
+    def _description(self) -> dict[str, Any]:
+        """Describe the model, with the number of workers that it has now."""
+        description = self._model.description
+        return {**description, "workers": count_workers(description["stages"])}
 
     def handle(self, data: list[Row] | None, context: Context) -> list[str] | None:
         """Load the model, or answer the requests of one call: TorchServe's entry point.
@@ -242,9 +245,9 @@ class ModelHandler(ABC, Generic[Settings]):
             free_bodies(data)
 
 
-def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:
-    """Return the number of workers, and the timeout of a call in seconds, that TorchServe reads from the YAML."""
-    return config.get("minWorkers", 1), config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
+def _response_seconds(config: dict[str, Any]) -> float:
+    """Return the timeout of a call in seconds, which TorchServe reads from the YAML."""
+    return float(config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS))
 
 
 def keep_freed_memory() -> None:

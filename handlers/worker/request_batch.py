@@ -234,6 +234,11 @@ class RequestBatch:
                 self._refuse(i, error)
 
     @property
+    def ask_for_description(self) -> bool:
+        """True if a request of the call asks for the model's description."""
+        return bool(self._describe_requests)
+
+    @property
     def items(self) -> list[Any]:
         """The items of each request for the model that could be read, in order.
 

@@ -14,10 +14,13 @@ from typer.testing import CliRunner, Result
 from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
+from reelscribe.decode_pool.commands import (
+    MAX_CHUNKS_PER_REQUEST,
+    MAX_CLIPS_PER_REQUEST,
+    MAX_FRAMES_PER_REQUEST,
+    MAX_WINDOWS_PER_REQUEST,
+)
 from reelscribe.errors import OutputError, StartupError, UsageError
-from reelscribe.run.tracks.audio import MAX_CHUNKS_PER_REQUEST
-from reelscribe.run.tracks.clips import MAX_CLIPS_PER_REQUEST
-from reelscribe.run.tracks.shots import MAX_WINDOWS_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 from support.shot_models import save_transnetv2
 from transcripts.speech_model import SpeechSettings
@@ -116,14 +119,25 @@ def test_a_handler_can_be_imported_from_its_archive_alone(tmp_path, demo_model, 
         (["--gpus", "4"], 4, [0, 1, 2, 3]),
         (["--gpus", "2", "--workers-per-gpu", "3"], 6, [0, 1]),
         (["--devices", "3,1", "--workers-per-gpu", "2"], 4, [3, 1]),
-        ([], 1, None),
     ],
 )
 def test_workers_are_given_to_gpus(monkeypatch, tmp_path, demo_model, options, workers, devices):
     result = run(monkeypatch, "clips", "--weights", demo_model, "--model-store", str(tmp_path), *options)
     assert result.exit_code == 0
     settings = settings_of(tmp_path / "clips.mar")
-    assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
+    assert (settings["minWorkers"], settings["maxWorkers"], settings["deviceIds"]) == (workers, workers, devices)
+    assert (settings["batchSize"], settings["maxBatchDelay"]) == (16, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "per_gpu"), [([], None), (["--gpus", "auto"], None), (["--workers-per-gpu", "2"], 2)]
+)
+def test_an_archive_that_names_no_gpus_says_nothing_of_the_machine(monkeypatch, tmp_path, demo_model, options, per_gpu):
+    result = run(monkeypatch, "clips", "--weights", demo_model, "--model-store", str(tmp_path), *options)
+    assert result.exit_code == 0
+    settings = settings_of(tmp_path / "clips.mar")
+    assert not {"minWorkers", "maxWorkers", "deviceIds", "batchSize"} & settings.keys()
+    assert settings.get("workersPerGpu") == per_gpu
 
 
 @pytest.mark.parametrize(
@@ -153,9 +167,9 @@ def test_each_gpu_has_a_worker():
 @pytest.mark.parametrize(
     ("options", "workers", "devices"),
     [
-        ([], 1, None),
+        ([], None, None),
         (["--gpus", "4"], 2, [0, 1, 2, 3]),
-        (["--devices", "5,7", "--workers-per-gpu", "2"], 2, [5, 7]),
+        (["--devices", "5,7"], 1, [5, 7]),
     ],
 )
 def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
@@ -164,7 +178,7 @@ def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
     arguments = ["clips", "--weights", demo_model, "--model-store", str(tmp_path), "--stages", "2", *options]
     assert run(monkeypatch, *arguments).exit_code == 0
     settings = settings_of(tmp_path / "clips.mar")
-    assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
+    assert (settings.get("minWorkers"), settings.get("deviceIds"), settings["batchSize"]) == (workers, devices, 16)
     assert (settings["handler"]["stages"], settings["parallelType"]) == (2, "pp")
     assert settings["torchrun"] == {"nproc-per-node": 2}
 
@@ -177,7 +191,7 @@ def test_a_shot_model_has_one_stage(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "sent", "limit"),
     [
-        ("caption", 4, "max_frames"),  # 128 single frames, or 16 requests of 32
+        ("caption", MAX_FRAMES_PER_REQUEST, "max_frames"),
         ("speech", MAX_CHUNKS_PER_REQUEST, "max_chunks"),
         ("clip", MAX_CLIPS_PER_REQUEST, "max_clips"),
         ("shot", MAX_WINDOWS_PER_REQUEST, "max_windows"),
@@ -239,7 +253,7 @@ def test_two_stages_need_a_model_with_two_halves_and_an_even_number_of_gpus(
 
 
 def test_versions_lie_side_by_side_and_each_is_replaced_by_its_next_build(monkeypatch, tmp_path, demo_model):
-    for options in ([], ["--version", "2.0"], ["--version", "2.0", "--gpus", "2"]):
+    for options in (["--gpus", "1"], ["--version", "2.0"], ["--version", "2.0", "--gpus", "2"]):
         assert run(monkeypatch, "c", "--weights", demo_model, "--model-store", str(tmp_path), *options).exit_code == 0
     versions = {}
     for path in tmp_path.iterdir():
@@ -439,8 +453,9 @@ def test_what_cannot_be_served_is_not_built(tmp_path, monkeypatch, kind, weights
         (["x", "--devices", "0,0"], "different numbers from 0"),
         (["x", "--devices", "-1"], "different numbers from 0"),
         (["x", "--devices", "0;1"], "got '0;1'"),
-        (["x", "--workers-per-gpu", "2"], "expected --gpus or --devices with it"),
-        (["x", "--gpus", "0"], "greater than or equal to 1"),
+        (["x", "--stages", "2", "--workers-per-gpu", "2"], "workers per GPU: expected 1 with 2 stages, got 2"),
+        (["x", "--gpus", "0"], "--gpus: expected auto, or a number of 1 or more, got '0'"),
+        (["x", "--gpus", "all"], "--gpus: expected auto, or a number of 1 or more, got 'all'"),
     ],
 )
 def test_wrong_options_say_what_is_expected(monkeypatch, tmp_path, demo_model, options, reason):

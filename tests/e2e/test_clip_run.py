@@ -39,8 +39,8 @@ def clips(tmp_path_factory, clip_model) -> Iterator[RunningServer]:
     handlers = directory / "handlers"
     shutil.copytree(HANDLERS, handlers)
     settings = (handlers / "clip.yaml").read_text()
-    settings = settings.replace("Workers: 1", "Workers: 2").replace("# batchSize", "batchSize")
-    (handlers / "clip.yaml").write_text(settings.replace("# maxBatchDelay", "maxBatchDelay"))
+    own = "minWorkers: 2\nmaxWorkers: 2\nbatchSize: 8\nmaxBatchDelay: 5\n"
+    (handlers / "clip.yaml").write_text(f"{own}{settings}")
     archive.build("clips", "clip", clip_model, directory / "store", handlers=handlers)
     with serve(directory, "clips") as running:
         yield running

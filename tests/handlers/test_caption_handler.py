@@ -99,7 +99,7 @@ def test_a_body_is_freed_when_it_has_been_answered(demo_model):
 
 
 def test_changed_weights_are_another_revision(blip, git):
-    revisions = [Captioner(CaptionSettings(model), CPU).description(1, 120).revision for model in (blip, git, blip)]
+    revisions = [Captioner(CaptionSettings(model), CPU).description(120).revision for model in (blip, git, blip)]
     assert revisions[0] == revisions[2] != revisions[1]
 
 
@@ -208,6 +208,6 @@ def test_a_worker_with_an_assigned_gpu_does_not_silently_use_the_cpu(demo_model,
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_other_dtypes(demo_model, scenes, dtype):
     captioner = Captioner(CaptionSettings(demo_model, dtype=dtype), CPU)
-    assert captioner.description(1, 120).dtype == dtype
+    assert captioner.description(120).dtype == dtype
     captions = [caption for _, frame in scenes for caption in captioner.caption([frame[None]])]
     assert [caption.text for caption in captions] == [truth for truth, _ in scenes]

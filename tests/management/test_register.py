@@ -29,6 +29,19 @@ async def test_a_new_version_is_joined_as_the_default_version_of_its_model(serve
     assert (await client.register("own.mar")).batch_size == 4  # as its archive says
 
 
+async def test_a_new_version_has_the_workers_and_joined_requests_that_are_chosen_for_it(server, client):
+    server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", min_workers=4, max_workers=4, ready=[True] * 4))
+    await client.register("new.mar", sizes={"minWorkers": 4, "maxWorkers": 4, "batchSize": 16, "maxBatchDelay": 5})
+    (registration,) = server.changes
+    assert registration.endswith("?url=new.mar&initial_workers=4&synchronous=false&batch_size=16&max_batch_delay=5")
+
+
+async def test_a_new_version_that_says_no_workers_has_as_many_as_the_default_version(server, client):
+    await client.scale("captioner", 3)
+    server.archives["captioner-2.0.mar"] = ("captioner", "2.0", FakeVersion("captioner-2.0.mar", 0, 0, ready=[]))
+    assert len((await client.register("captioner-2.0.mar")).workers) == 3
+
+
 async def test_a_registration_that_cannot_load_leaves_nothing_and_says_why(server, client):
     server.archives["captioner-2.0.mar"] = ("captioner", "2.0", FakeVersion("captioner-2.0.mar", ready=[False]))
     reasons = {("captioner", "2.0"): "StartupError: no weights"}

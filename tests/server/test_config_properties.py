@@ -1,6 +1,5 @@
 """TorchServe's settings: the file's format, and what is refused or warned of."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from reelscribe.server.config_properties import (
     check_tls,
     complete_settings,
     exposed,
-    join_all_versions,
     read_properties,
     risks,
     write_properties,
@@ -142,12 +140,3 @@ def test_the_metrics_file_is_found_beside_the_settings(tmp_path):
     assert path == str(tmp_path / "metrics.yaml")
     with pytest.raises(StartupError, match=r"metrics_config: expected a file, got .*other/metrics\.yaml"):
         complete_settings(settings, tmp_path / "other" / "config.properties", model_api=False)
-
-
-def test_further_versions_of_a_model_are_joined_as_the_newest_that_is_named():
-    named = {"captioner": {"9.0": {"batchSize": 8}, "10.0": {"batchSize": 128}}, "other": {"1.0": {"batchSize": 2}}}
-    served = [("captioner", "9.0"), ("captioner", "11.0"), ("unnamed", "1.0")]
-    joined = join_all_versions({"models": json.dumps(named)}, served)
-    named["captioner"]["11.0"] = {"batchSize": 128}
-    assert json.loads(joined["models"]) == named
-    assert join_all_versions({"a": "b"}, served) == {"a": "b"}

@@ -95,10 +95,14 @@ def process_of(instance: Instance, variable: str = INSTANCE_VARIABLE, *words: st
 
 
 async def state_at(
-    instance: Instance, url: str, expires: str = "2999-01-01T00:00:00Z", renewed_by: FakeManagement | None = None
+    instance: Instance,
+    url: str,
+    expires: str = "2999-01-01T00:00:00Z",
+    renewed_by: FakeManagement | None = None,
+    gpus: int = 0,
 ) -> ServerState:
     """Determine the state of a running server with its management API at `url` and a key that expires then."""
-    instance.config.write_text(f"management_address={url}\n")
+    instance.config.write_text(f"management_address={url}\nnumber_of_gpu={gpus}\n")
     write_key_file(instance.key_file, "key", expires)
     if renewed_by:
         renewed_by.key, renewed_by.key_file = "another", instance.key_file
@@ -126,6 +130,14 @@ async def test_an_expired_key_is_renewed_to_determine_the_state(instance):
         state = await state_at(instance, server.url, "2020-01-01T00:00:00.123456789Z", renewed_by=server)
         assert (state.state, state.error) == ("ready", None)
         assert "GET /token?type=management" in server.requests
+
+
+async def test_a_server_that_leaves_gpus_idle_is_ready_and_says_so(instance):
+    async with FakeManagement() as server:
+        server.add("captioner", "1.0", FakeVersion("captioner.mar", gpu_usage="gpuId::1 "))
+        state = await state_at(instance, server.url, gpus=4)
+    assert state.state == "ready"
+    assert state.error.startswith("no model uses GPUs 0, 2, 3: build its archive without --gpus")
 
 
 async def test_a_server_that_refuses_its_own_key_is_failing(instance):

@@ -18,8 +18,9 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Span
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, SentClip
+from reelscribe.decode_pool.commands import MAX_CLIPS_PER_REQUEST
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.run.tracks.clips import MAX_CLIPS_PER_REQUEST, ClipOptions
+from reelscribe.run.tracks.clips import ClipOptions
 
 REQUESTS_IN_FLIGHT = 32
 """Clips of four batches."""

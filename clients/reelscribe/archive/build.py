@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from reelscribe._files import read_small_file, regular_file
 from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import default_handlers, pack_handler
+from reelscribe.archive.model_store import JOIN_MILLISECONDS, joined_requests
 from reelscribe.contract.shots import WEIGHTS_SUFFIXES, weights_in
 from reelscribe.contract.speech import SPEECH_ARCHITECTURES, is_speech_architecture
 from reelscribe.errors import MALFORMED, OutputError, UsageError
@@ -47,21 +48,6 @@ _NETWORKS = {"shot": "TransNetV2", "speaker": "GE2E voice encoder"}
 _TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 """Settings that make TorchServe start two processes for each worker."""
 
-_JOINED = {
-    "caption": {"batchSize": 128, "maxBatchDelay": 5},
-    "clip": {"batchSize": 8, "maxBatchDelay": 5},
-    "shot": {"batchSize": 8, "maxBatchDelay": 5},
-    "speaker": {"batchSize": 8, "maxBatchDelay": 5},
-}
-"""Number of requests that TorchServe joins for a call, and how many milliseconds it waits for them, where workers have
-GPUs or two stages. The YAML takes precedence, and that of speech models has such lines for CPUs, too.
-
-A GPU waits for Python to start its kernels, which takes as long for few items as for many. And two stages overlap only
-within a call, so a call needs several device batches. A call takes no more items than one request may have: of chunks,
-clips and windows, these are so many of the client's largest requests. 512 frames are 16 of them; 128 single frames are
-joined where the queue is as long as in config-single.properties.
-"""
-
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
@@ -80,14 +66,15 @@ class GpuWorkers:
         UsageError: A value is invalid; TorchServe would silently ignore it.
     """
 
-    devices: tuple[int, ...]
-    """The numbers of the GPUs, from 0, each once."""
+    devices: tuple[int, ...] | None = None
+    """The numbers of the GPUs, from 0, each once; None for all that the server sees when it starts."""
     per_gpu: int = 1
-    """Number of workers on each GPU, or with two stages on each pair of GPUs."""
+    """Number of workers on each GPU."""
 
     def __post_init__(self) -> None:
-        if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
-            raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(self.devices)}")
+        numbers = (0,) if self.devices is None else self.devices
+        if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+            raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(numbers)}")
         if self.per_gpu < 1:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
 
@@ -98,7 +85,17 @@ class GpuWorkers:
 
         Args:
             stages: Number of processes that each worker is split over: 1 or 2.
+
+        Raises:
+            UsageError: TorchServe would not run as many workers.
         """
+        if stages > 1 and self.per_gpu > 1:
+            raise UsageError(
+                f"workers per GPU: expected 1 with {stages} stages, got {self.per_gpu}: TorchServe runs one worker on"
+                " each pair of GPUs"
+            )
+        if self.devices is None:
+            return {"workersPerGpu": self.per_gpu} if self.per_gpu > 1 else {}
         workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
@@ -138,7 +135,7 @@ def build(
     version: str | None = None,
     revision: str | None = None,
     bundle: bool = False,
-    gpus: GpuWorkers | None = None,
+    gpus: GpuWorkers = GpuWorkers(),
     stages: int = 1,
     engine: str | None = None,
     dtype: str | None = None,
@@ -155,7 +152,7 @@ def build(
         version: The model's version; by default 1.0, and then it is not part of the file name.
         revision: Branch, tag or commit on the hub; by default the newest commit. The archive records the commit.
         bundle: Whether the archive holds the weights; otherwise it refers to them.
-        gpus: The GPUs of the workers; by default those in the YAML.
+        gpus: The GPUs of the workers; by default all that the server sees, unless the YAML says something else.
         stages: 1, or 2 to split each worker over two processes, each with half of the model and a GPU of its own. They
             get successive GPUs of `gpus`.
         engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
@@ -239,8 +236,13 @@ def _check_two_stages(found: _Weights, kind: str, weights: str) -> None:
         )
 
 
-def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
-    """Return the settings of a kind, for `gpus`. Raises UsageError if they do not fit the number of stages."""
+def _settings(handlers: Path, kind: str, gpus: GpuWorkers, stages: int) -> dict[str, Any]:
+    """Return the settings of a kind, for `gpus`. Raises UsageError if they do not fit the number of stages.
+
+    An archive that is certain to run on GPUs or in two stages says how many requests a call takes. For others, the
+    start of a server does. A GPU waits for Python to start its kernels, which takes as long for few items as for many,
+    and two stages overlap only within a call, so a call needs several device batches.
+    """
     path = handlers / f"{kind}.yaml"
     settings = _read_settings(path)
     stages_in_yaml = settings["handler"].get("stages", 1)
@@ -249,14 +251,16 @@ def _settings(handlers: Path, kind: str, gpus: GpuWorkers | None, stages: int) -
             f"{path}, handler, stages: expected 1, got {stages_in_yaml}; use --stages 2, which writes all settings of"
             " two stages"
         )
-    settings.update(gpus.settings(stages) if gpus else {})
+    settings.update(gpus.settings(stages))
     devices = settings.get("deviceIds", [])
     if len(devices) % stages:
         raise UsageError(
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
             f" {devices}; add or leave out a GPU"
         )
-    return {**_JOINED.get(kind, {}), **settings} if devices or stages == 2 else settings
+    if not devices and stages == 1:
+        return settings
+    return {"batchSize": joined_requests(settings["handler"]), "maxBatchDelay": JOIN_MILLISECONDS, **settings}
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

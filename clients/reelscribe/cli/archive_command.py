@@ -14,6 +14,8 @@ from reelscribe.server.start_options import MODEL_STORE
 if TYPE_CHECKING:
     from reelscribe.archive.build import GpuWorkers
 
+_AUTO = "auto"
+"""The GPUs that the server sees when it starts."""
 
 _WEIGHTS_HELP = (
     "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 (.pth,"
@@ -28,16 +30,16 @@ _BUNDLE_HELP = (
     " unpacks them into the server's directory at each start."
 )
 _GPUS_HELP = (
-    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 on each pair of them. TorchServe must see that"
-    " many GPUs. By default handlers/KIND.yaml decides."
+    "auto: a worker on each GPU that the server sees when it starts, or with --stages 2 on each pair of them; where"
+    " there are none, one on the CPU. N: on each of the GPUs 0 to N-1; TorchServe must see that many. minWorkers and"
+    " deviceIds in handlers/KIND.yaml take precedence over auto."
 )
 _DEVICES_HELP = (
     "Run the workers on these GPUs, such as 2,3, instead of --gpus. With --stages 2, TorchServe overwrites"
     " CUDA_VISIBLE_DEVICES with these numbers."
 )
 _PER_GPU_HELP = (
-    "Number of workers on each GPU; 1 by default. The memory of a GPU must hold the model that many times. Needs --gpus"
-    " or --devices."
+    "Number of workers on each GPU; with --stages 2 only 1. The memory of a GPU must hold the model that many times."
 )
 _STAGES_HELP = (
     "Number of processes that each worker is split over. 2 is for a BLIP-2, Whisper or Qwen3-VL that does not fit one"
@@ -64,9 +66,9 @@ def archive(
     handler: Annotated[str, typer.Option(metavar="KIND", help=_HANDLER_HELP)] = "caption",
     revision: Annotated[str | None, typer.Option(metavar="COMMIT", help=_REVISION_HELP)] = None,
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,
+    gpus: Annotated[str, typer.Option(metavar="auto|N", help=_GPUS_HELP)] = _AUTO,
     devices: Annotated[str | None, typer.Option(metavar="GPU,...", help=_DEVICES_HELP)] = None,
-    workers_per_gpu: Annotated[int | None, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = None,
+    workers_per_gpu: Annotated[int, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = 1,
     stages: Annotated[int, typer.Option(min=1, max=2, metavar="N", help=_STAGES_HELP)] = 1,
     engine: Annotated[str | None, typer.Option(metavar="NAME", help=_ENGINE_HELP)] = None,
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help=_DTYPE_HELP)] = None,
@@ -95,17 +97,18 @@ def archive(
         typer.echo(f"built {built}")
 
 
-def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> GpuWorkers | None:
+def _gpu_workers(gpus: str, devices: str | None, per_gpu: int) -> GpuWorkers:
     from reelscribe.archive.build import GpuWorkers
 
-    if gpus is not None and devices is not None:
+    if gpus != _AUTO and devices is not None:
         raise UsageError("--gpus says how many GPUs and --devices says which; expected one of them, got both")
-    if gpus is None and devices is None:
-        if per_gpu is not None:
-            raise UsageError("--workers-per-gpu: expected --gpus or --devices with it")
-        return None
+    if gpus == _AUTO and devices is None:
+        return GpuWorkers(per_gpu=per_gpu)
+    if devices is None:
+        if not (gpus.isascii() and gpus.isdigit() and int(gpus)):
+            raise UsageError(f"--gpus: expected auto, or a number of 1 or more, got {gpus!r}")
+        return GpuWorkers(tuple(range(int(gpus))), per_gpu)
     try:
-        numbers = tuple(map(int, devices.split(","))) if devices is not None else tuple(range(gpus or 0))
+        return GpuWorkers(tuple(map(int, devices.split(","))), per_gpu)
     except ValueError:
         raise UsageError(f"--devices: expected numbers of GPUs, separated by commas, got {devices!r}") from None
-    return GpuWorkers(numbers, per_gpu or 1)

@@ -90,12 +90,14 @@ def list_models(
         if openai_server is not None:
             _list_served(context, openai_server, server.key_file, as_json=as_json)
             return
-        models = server.find().run(lambda client: client.models())
+        found = server.find()
+        models = found.run(lambda client: client.models())
         if as_json:
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
             for model in models:
                 typer.echo(printable(f"{_title(model)}: {_workers(model)}"))
+            found.warn_of_idle_gpus(models)
 
 
 def _list_served(context: typer.Context, url: str, key_file: Path | None, *, as_json: bool) -> None:
@@ -135,17 +137,20 @@ def _list_served(context: typer.Context, url: str, key_file: Path | None, *, as_
 def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
     """Show a model, its workers, its queue and, if a worker is READY, its handler's description."""
 
-    async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
+    async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any], list[ModelVersion]]:
         described = await client.describe(model, version)
         ready = any(worker.ready for worker in described.workers)
-        return described, await client.handler_description(model, version) if ready else {}
+        handler = await client.handler_description(model, version) if ready else {}
+        return described, handler, await client.models()
 
     with errors_as_one_line():
-        described, handler = server.find().run(request)
+        found = server.find()
+        described, handler, models = found.run(request)
         if as_json:
             typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
         else:
             typer.echo("\n".join(map(printable, [_title(described), *_details(described, handler)])))
+            found.warn_of_idle_gpus(models)
 
 
 @app.command(cls=Command)
@@ -167,11 +172,11 @@ def register(
     """
     with errors_as_one_line():
         managed = server.find()
-        managed.check_archive(archive)
+        sizes = managed.sizes_of(archive)
         why, seconds = managed.why(with_rejected_archives=True), load_seconds if wait else None
 
         async def request(client: ManagementClient) -> str:
-            made = await client.register(archive, workers=workers, seconds=seconds, why=why)
+            made = await client.register(archive, workers=workers, sizes=sizes, seconds=seconds, why=why)
             return f"registered {_title(made)}: {_workers(made)}{await _devices(client, made)}"
 
         typer.echo(printable(managed.run(request)))
@@ -292,16 +297,34 @@ class _Session:
 
         return why
 
-    def check_archive(self, archive: str) -> None:
-        """Raise StartupError for a damaged archive, of which TorchServe would only report that it cannot be saved."""
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that the server sees; 0 if it is not one of this machine."""
+        return int(self.server.instance.settings().get("number_of_gpu", 0)) if self.server.instance else 0
+
+    def sizes_of(self, archive: str) -> dict[str, int] | None:
+        """Choose workers and joined requests for an archive, as a start does; None if it is not in a store here.
+
+        Raises:
+            StartupError: The archive is damaged, of which TorchServe would only report that it cannot be saved.
+        """
         if self.server.instance is None or not self.server.instance.options.exists():
-            return
+            return None
         from reelscribe.archive.model_store import stored_models
+        from reelscribe.server.sizes import model_sizes
         from reelscribe.server.start_options import StartOptions
 
         store = StartOptions.load(self.server.instance.options).model_store
-        if (store / archive).is_file():
-            stored_models(store, archive)
+        if not (store / archive).is_file():
+            return None
+        return model_sizes(stored_models(store, archive)[0], self.gpus)
+
+    def warn_of_idle_gpus(self, versions: list[ModelVersion]) -> None:
+        """Say which GPUs no model uses, if there are any."""
+        from reelscribe.server.sizes import idle_gpus
+
+        if self.gpus and (warning := idle_gpus(self.gpus, versions)):
+            typer.echo(printable(warning))
 
 
 def _title(model: ModelVersion) -> str:

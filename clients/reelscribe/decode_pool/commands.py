@@ -178,9 +178,18 @@ MAX_REQUEST_BYTES = 8 * 10**6
 """Largest size of a request in bytes, unless it holds a single larger item. TorchServe transfers bodies of 2 to 24 MB
 equally fast, and larger ones more slowly; smaller requests balance the load better."""
 
-
 MAX_FRAMES_PER_REQUEST = 32
 """Default limit on the number of frames in a request."""
+
+MAX_CLIPS_PER_REQUEST = 8
+"""Default number of clips in one request."""
+
+MAX_CHUNKS_PER_REQUEST = 8
+"""Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
+server."""
+
+MAX_WINDOWS_PER_REQUEST = 8
+"""Largest number of windows in one request: 3 MB, which a core takes half a minute for, and a GPU much less."""
 
 
 def request_bytes(item_bytes: int, max_items: int) -> int:

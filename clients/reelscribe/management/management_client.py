@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -146,6 +146,7 @@ class ManagementClient:
         archive: str,
         *,
         workers: int | None = None,
+        sizes: Mapping[str, int] | None = None,
         seconds: float | None = LOAD_SECONDS,
         why: Why = lambda *_: None,
     ) -> ModelVersion:
@@ -156,7 +157,8 @@ class ManagementClient:
 
         Args:
             archive: A file name in the server's model store, or an address that its settings allow.
-            workers: Number of workers; by default what the archive says.
+            workers: Number of workers; by default what `sizes` or the archive says, or as the model's default version.
+            sizes: `minWorkers`, `batchSize` and `maxBatchDelay` of the version; by default what the archive says.
             seconds: Timeout of the wait, in seconds; None does not wait.
             why: Called repeatedly during the wait; if it returns a reason, StartupError is raised with it.
 
@@ -171,14 +173,17 @@ class ManagementClient:
             UnknownModel: There is no such archive.
         """
         before = await self.models()
-        made = await self._register(archive, workers, before)
+        made = await self._register(archive, workers, before, sizes or {})
         default = next((each for each in before if each.name == made.name and each.is_default), None)
         try:
             if default and default.batch_size > made.batch_size == 1:
                 # TorchServe's setting `models=` names versions, so a new one would not be joined as its model is. What
                 # is registered cannot be changed.
                 await self.unregister(made.name, made.version, drain_seconds=0)
-                made = await self._register(archive, workers, before, default)
+                joined = {"batchSize": default.batch_size, "maxBatchDelay": default.batch_delay_ms}
+                made = await self._register(archive, workers, before, {**(sizes or {}), **joined})
+            if default and not made.min_workers:
+                workers = workers or default.min_workers
             if workers and (made.min_workers, made.max_workers) != (workers, workers):
                 # TorchServe has given the archive's own numbers precedence over initial_workers.
                 made = await self.scale(made.name, workers, version=made.version, wait=False)
@@ -191,16 +196,14 @@ class ManagementClient:
             raise
 
     async def _register(
-        self, archive: str, workers: int | None, before: Sequence[ModelVersion], joined_as: ModelVersion | None = None
+        self, archive: str, workers: int | None, before: Sequence[ModelVersion], sizes: Mapping[str, int]
     ) -> ModelVersion:
-        """Register an archive, and return the version that is new since `before`.
-
-        With `joined_as`, requests are joined as those of that version, unless the archive says something else.
-        """
+        """Register an archive with workers and joined requests as in `sizes`; return what is new since `before`."""
         # A synchronous request would block a thread of TorchServe that receives requests until the workers are ready.
-        query: dict[str, Any] = {"url": archive, "initial_workers": workers or 0, "synchronous": "false"}
-        if joined_as:
-            query |= {"batch_size": joined_as.batch_size, "max_batch_delay": joined_as.batch_delay_ms}
+        wanted = workers or sizes.get("minWorkers", 0)
+        query: dict[str, Any] = {"url": archive, "initial_workers": wanted, "synchronous": "false"}
+        if "batchSize" in sizes:
+            query |= {"batch_size": sizes["batchSize"], "max_batch_delay": sizes["maxBatchDelay"]}
         await self._json("POST", "/models", query, REGISTER_SECONDS)
         # TorchServe's answer does not name what was registered.
         known = {(each.name, each.version) for each in before}

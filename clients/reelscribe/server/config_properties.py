@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import random
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from reelscribe._web_addresses import parse_web_address, without_login
 from reelscribe.errors import StartupError
-from reelscribe.management.model_version import version_sort_key
 
 Settings = dict[str, str]
 
@@ -196,55 +193,6 @@ def risks(settings: Mapping[str, str], config: Path) -> list[str]:
     if allowed := settings["allowed_urls"]:
         lines.append(f"{config}: allowed_urls={allowed}: archives from there, and the programs in them, can be run")
     return lines
-
-
-def models_without_batching(settings: Mapping[str, str], names: list[str]) -> list[str]:
-    """Find the models for which `models=` has no settings, although it has settings for other models.
-
-    Their requests are not joined into batches, which nobody would notice except by their slowness.
-
-    Args:
-        settings: Completed settings.
-        names: Names of the models that are going to be served.
-
-    Raises:
-        StartupError: `models=` is not JSON.
-    """
-    models = _models(settings)
-    return [name for name in names if name not in models] if models is not None else []
-
-
-def join_all_versions(settings: Mapping[str, str], served: Iterable[tuple[str, str]]) -> Settings:
-    """Give versions that `models=` does not name the settings of the newest version that it names of their model.
-
-    Args:
-        settings: Completed settings.
-        served: Name and version of each model that is going to be served.
-
-    Returns:
-        The settings, with more versions in `models=`.
-
-    Raises:
-        StartupError: `models=` is not JSON.
-    """
-    models = _models(settings)
-    if models is None:
-        return {**settings}
-    for name, version in served:
-        versions = models.get(name)
-        if isinstance(versions, dict) and versions:
-            versions.setdefault(version, versions[max(versions, key=version_sort_key)])
-    return {**settings, "models": json.dumps(models)}
-
-
-def _models(settings: Mapping[str, str]) -> dict[str, Any] | None:
-    try:
-        models = json.loads(settings.get("models", "null"))
-    except ValueError as error:
-        raise StartupError(
-            f"models=: expected JSON of settings by model and version, got {settings['models']} ({error})"
-        ) from None
-    return models if isinstance(models, dict) else None
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -27,6 +27,7 @@ from reelscribe import wire
 from reelscribe._files import read_small_file, try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
+from reelscribe.management.model_version import ModelVersion
 from reelscribe.server import tls
 from reelscribe.server.config_properties import (
     Settings,
@@ -35,14 +36,13 @@ from reelscribe.server.config_properties import (
     check_tls,
     complete_settings,
     exposed,
-    join_all_versions,
-    models_without_batching,
     read_properties,
     risks,
     write_properties,
 )
 from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, end_processes, locked
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
+from reelscribe.server.sizes import complete_sizes, describe_sizes, idle_gpus
 from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
 
@@ -216,17 +216,13 @@ class _CheckedStart:
 
 def _check_start(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _CheckedStart:
     """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
-    config, settings = options.config, _checked_settings(options)
+    settings = _checked_settings(options)
     models = stored_models(options.model_store, settings.get("load_models", "all"))
     # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
-    settings = join_all_versions(settings, [(model.name, model.version) for model in models])
-    for name in models_without_batching(settings, sorted({model.name for model in models})):
-        _log.warning(
-            "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
-        )
-    identity = _read_identity(options)
-    return _CheckedStart(options, settings, models, identity, server_environment(environment, options.pass_environment))
+    passed = server_environment(environment, options.pass_environment)
+    settings = complete_sizes(settings, models, passed)
+    return _CheckedStart(options, settings, models, _read_identity(options), passed)
 
 
 def _checked_settings(options: StartOptions) -> Settings:
@@ -285,6 +281,8 @@ def _refuse_second(instance: Instance) -> None:
 def _start(instance: Instance, checked: _CheckedStart) -> None:
     _prepare(instance, checked)
     try:
+        for line in describe_sizes(checked.settings, checked.models):
+            _log.info(line)
         _log.info("starting TorchServe, log in %s", instance.logs)
         _launch(instance, checked)
         asyncio.run(_wait_until_ready(instance, checked))
@@ -353,6 +351,7 @@ async def _wait_until_ready(instance: Instance, checked: _CheckedStart) -> None:
     deadline = time.monotonic() + seconds
     waiting = {(model.name, model.version): model for model in checked.models}
     credentials = None
+    versions: list[ModelVersion] = []
     while waiting:
         names = ", ".join(map(str, waiting.values()))
         if time.monotonic() > deadline:
@@ -367,10 +366,13 @@ async def _wait_until_ready(instance: Instance, checked: _CheckedStart) -> None:
             raise StartupError(f"{names} cannot be loaded: {reason}")
         with suppress(OSError, ValueError, UsageError, ServerError):  # it has written no keys, or does not listen yet
             credentials = credentials or instance.management_credentials()
-            for version in await versions_of(instance, credentials):
+            versions = await versions_of(instance, credentials)
+            for version in versions:
                 if version.ready and (model := waiting.pop((version.name, version.version), None)):
                     _log.info("%s is ready", model)
         await asyncio.sleep(POLL_SECONDS)
+    if warning := idle_gpus(int(checked.settings["number_of_gpu"]), versions):
+        _log.warning(warning)
 
 
 def _why_models_cannot_load(instance: Instance, models: Iterable[StoredModel]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psutil
@@ -15,6 +15,7 @@ from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion, Worker
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import WorkerHistory, best_explanation, worker_histories
+from reelscribe.server.sizes import idle_gpus
 
 State = Literal["stopped", "starting", "loading", "ready", "degraded", "failing"]
 WORST_FIRST: tuple[State, ...] = ("failing", "degraded", "loading", "ready")
@@ -54,7 +55,8 @@ class ServerState:
     state: State
     models: tuple[ModelState, ...] = ()
     error: str | None = None
-    """The reason why the server itself, and not one of its models, is failing or degraded; None otherwise."""
+    """The reason why the server itself, and not one of its models, is failing or degraded; or which GPUs no model uses;
+    None otherwise."""
 
 
 def state_of(instance: Instance) -> ServerState:
@@ -83,7 +85,8 @@ def state_of(instance: Instance) -> ServerState:
             return ServerState("starting")
         return ServerState("failing", error=f"{error}; last in its log: {best_explanation(instance)}")
     histories = [] if all(version.ready for version in versions) else worker_histories(instance)
-    return state_from(versions, histories)
+    state = state_from(versions, histories)
+    return replace(state, error=state.error or idle_gpus(int(instance.settings().get("number_of_gpu", 0)), versions))
 
 
 def state_from(versions: list[ModelVersion], histories: list[WorkerHistory]) -> ServerState:

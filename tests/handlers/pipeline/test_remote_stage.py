@@ -329,7 +329,7 @@ def test_models_that_have_no_two_stages_are_refused(tmp_path, clip_model):
         with pytest.raises(StartupError, match=reason):
             handler.load_second_stage(settings, CPU)
         with pytest.raises(StartupError, match=reason):
-            handler.load_model(settings, CPU, 1, 120, second)
+            handler.load_model(settings, CPU, 120, second)
 
 
 def test_a_worker_that_torchrun_did_not_start_reports_how_to_build_its_archive(demo_model):

@@ -12,16 +12,11 @@ from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode_pool.audio import ReadAudio
-from reelscribe.decode_pool.commands import items_per_request, request_bytes
+from reelscribe.decode_pool.commands import MAX_CHUNKS_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
 from reelscribe.results.jobs import Job, SavedAudio
 from reelscribe.run.tracks.medium import Medium, Options, incomplete, unanswered
 from reelscribe.thumbnails.store import ThumbnailTask
-
-MAX_CHUNKS_PER_REQUEST = 8
-"""Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
-server.
-"""
 
 Description = SpeechDescription | SpeakerModelDescription
 """A model that takes chunks of audio."""

@@ -17,6 +17,7 @@ from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool.clips import DecodedClipBatch, ReadClips, likely_clips
+from reelscribe.decode_pool.commands import MAX_CLIPS_PER_REQUEST
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
@@ -26,9 +27,6 @@ from reelscribe.run.tracks.medium import FollowUp, Medium, Options, incomplete, 
 from reelscribe.run.tracks.prompts import ask_again, check_schema, fill, has_field, read_answer
 from reelscribe.run.tracks.track import Track
 from reelscribe.thumbnails.store import ThumbnailTask
-
-MAX_CLIPS_PER_REQUEST = 8
-"""Default number of clips in one request."""
 
 _UNUSABLE = "the answer cannot be used"
 

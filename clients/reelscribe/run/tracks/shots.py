@@ -20,6 +20,7 @@ from reelscribe.contract.source import Section, Source
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import VERSION, ShotDetection
 from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.commands import MAX_WINDOWS_PER_REQUEST
 from reelscribe.decode_pool.frames import ReadFrames, damage
 from reelscribe.decode_pool.windows import DecodedWindowBatch, ReadWindows
 from reelscribe.errors import RequestRefused, UsageError
@@ -34,9 +35,6 @@ from reelscribe.thumbnails.store import ThumbnailTask
 
 DEFAULT_PROBABILITY = 0.5
 """Default probability above which a shot model's frame ends a shot; its authors chose it."""
-
-MAX_WINDOWS_PER_REQUEST = 8
-"""Largest number of windows in one request: 3 MB, which a core takes half a minute for, and a GPU much less."""
 
 _NO_FRAMES = InputSize(1, 1)
 """Size of the frames that are sent: there are none."""

@@ -1,0 +1,222 @@
+"""What a start chooses for a machine: GPUs, workers, joined requests, queue, memory and threads of Java."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from reelscribe.archive.model_store import StoredModel
+from reelscribe.errors import StartupError
+from reelscribe.management.model_version import ModelVersion
+from reelscribe.server import sizes
+from reelscribe.server.config_properties import read_properties
+from reelscribe.server.sizes import complete_sizes, describe_sizes, idle_gpus, visible_gpus
+
+CONFIG = read_properties((Path(__file__).parents[2] / "config.properties").read_text())
+CPU = {"PATH": ""}
+GIB = 2**30
+
+
+def emulated(gpus: int) -> dict[str, str]:
+    """The environment in which TorchServe sees so many GPUs, whether or not there are any."""
+    return {"PATH": "", "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
+
+
+def stored(name: str = "blip2", version: str = "1.0", **yaml: object) -> StoredModel:
+    return StoredModel(name, version, Path(f"{name}.mar"), {"handler": {"max_frames": 512}, **yaml})
+
+
+def chosen(model: StoredModel, environment: dict[str, str], **settings: str) -> tuple[int, int]:
+    """The workers of a model, and the requests that a call of one takes."""
+    completed = complete_sizes(settings, [model], environment)
+    entry = json.loads(completed["models"])[model.name][model.version]
+    assert entry["minWorkers"] == entry["maxWorkers"]
+    return entry["minWorkers"], entry["batchSize"]
+
+
+@pytest.fixture(autouse=True)
+def large_machine(monkeypatch):
+    monkeypatch.setattr(sizes, "_memory", lambda: 512 * GIB)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_each_gpu_has_a_worker_and_the_queue_holds_two_calls_of_each(gpus):
+    completed = complete_sizes(CONFIG, [stored()], emulated(gpus))
+    assert chosen(stored(), emulated(gpus)) == (gpus, 16)
+    assert (completed["number_of_gpu"], completed["job_queue_size"]) == (str(gpus), str(2 * 16 * gpus))
+
+
+def test_a_machine_without_gpus_has_one_worker_and_joins_nothing():
+    assert chosen(stored(), CPU) == (1, 1)
+    completed = complete_sizes(CONFIG, [stored()], CPU)
+    assert (completed["number_of_gpu"], completed["job_queue_size"]) == ("0", "16")
+
+
+@pytest.mark.parametrize(
+    ("handler", "joined"),
+    [
+        ({"max_frames": 512}, 16),
+        ({"max_frames": 500}, 16),
+        ({"max_frames": None, "max_clips": 64}, 8),
+        ({"max_chunks": 64}, 8),
+        ({"max_windows": 64}, 8),
+        ({"max_frames": 8}, 1),
+        ({}, 1),
+    ],
+)
+def test_a_call_is_as_many_of_our_largest_requests_as_it_takes(handler, joined):
+    assert chosen(stored(handler=handler), emulated(2)) == (2, joined)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "settings", "expected"),
+    [
+        ({"minWorkers": 1, "maxWorkers": 1, "batchSize": 3}, {}, (1, 3)),
+        ({"minWorkers": 3}, {}, (4, 16)),  # TorchServe ignores it without maxWorkers
+        ({"workersPerGpu": 2}, {}, (8, 16)),
+        ({"deviceType": "cpu"}, {}, (1, 1)),
+        ({}, {"models": '{"blip2": {"1.0": {"batchSize": 128, "minWorkers": 2, "maxWorkers": 2}}}'}, (2, 128)),
+        ({}, {"models": '{"blip2": {"0.9": {"batchSize": 64}, "0.10": {"batchSize": 128}}}'}, (4, 128)),
+        ({"batchSize": 5}, {"models": '{"blip2": {"1.0": {"batchSize": 128}}}'}, (4, 5)),
+        ({}, {"default_workers_per_model": "3"}, (3, 16)),
+        ({}, {"number_of_gpu": "2"}, (2, 16)),
+    ],
+)
+def test_what_the_user_wrote_comes_first(yaml, settings, expected):
+    assert chosen(stored(**yaml), emulated(4), **settings) == expected
+
+
+def test_settings_of_the_user_remain():
+    own = {"job_queue_size": "7", "number_of_netty_threads": "9", "vmargs": "-Xmx1g -XX:-UsePerfData"}
+    own["models"] = '{"blip2": {"1.0": {"responseTimeout": 5}}, "other": {"1.0": {"batchSize": 2}}}'
+    completed = complete_sizes(own, [stored()], emulated(2))
+    assert (completed["job_queue_size"], completed["number_of_netty_threads"]) == ("7", "9")
+    assert completed["vmargs"].startswith("-Xmx1g -XX:-UsePerfData -XX:MaxDirectMemorySize=")
+    models = json.loads(completed["models"])
+    assert (models["blip2"]["1.0"]["responseTimeout"], models["other"]) == (5, {"1.0": {"batchSize": 2}})
+
+
+def test_two_stages_get_pairs_of_gpus():
+    model = stored(handler={"max_frames": 512, "stages": 2})
+    assert [chosen(model, emulated(gpus)) for gpus in (2, 3, 8)] == [(1, 16), (1, 16), (4, 16)]
+    assert chosen(model, CPU) == (1, 16)
+    with pytest.raises(StartupError, match=r"blip2 1\.0: expected two GPUs or more, .* got one"):
+        chosen(model, emulated(1))
+    with pytest.raises(
+        StartupError, match=r"CUDA_VISIBLE_DEVICES: expected the numbers from 0 .*, got 2,3: .*--devices"
+    ):
+        chosen(model, {"CUDA_VISIBLE_DEVICES": "2,3"})
+
+
+def test_java_has_room_for_a_full_queue_and_for_what_workers_compute():
+    one, eight = (complete_sizes(CONFIG, [stored()], emulated(gpus))["vmargs"] for gpus in (1, 8))
+    assert one == "-XX:-UsePerfData -Xmx3366m -XX:MaxDirectMemorySize=4366m"
+    assert eight == "-XX:-UsePerfData -Xmx5929m -XX:MaxDirectMemorySize=6929m"
+    both = complete_sizes(CONFIG, [stored(), stored("whisper", handler={"max_chunks": 64})], emulated(8))["vmargs"]
+    assert both == "-XX:-UsePerfData -Xmx8371m -XX:MaxDirectMemorySize=8394m"
+
+
+def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(sizes, "_memory", lambda: 8 * GIB)
+    arguments = complete_sizes(CONFIG, [stored()], emulated(8))["vmargs"]
+    heap, direct = map(int, re.findall(r"(\d+)m", arguments))
+    assert 4 * 1024 - 2 <= heap + direct <= 4 * 1024
+    assert "Java should have 13.5 GB for the requests of these models, and gets 4.3, half of the" in caplog.text
+
+
+def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(sizes, "_MEMORY_LIMIT", limit)
+    for text, expected in (("max\n", False), ("1048576\n", True)):
+        limit.write_text(text)
+        assert (sizes._memory() == 2**20) is expected
+
+
+def test_what_was_chosen_is_said_in_two_lines():
+    models = [stored(), stored("whisper", handler={"max_chunks": 64})]
+    assert describe_sizes(complete_sizes(CONFIG, models, emulated(2)), models) == [
+        "2 GPUs: blip2 1.0 has 2 workers, and a call takes 16 requests; whisper 1.0 has 2 workers, and a call takes 8"
+        " requests",
+        "room for 64 waiting requests of each model; Java gets -Xmx4342m -XX:MaxDirectMemorySize=5098m and 4 threads",
+    ]
+    assert describe_sizes(complete_sizes(CONFIG, models[:1], CPU), models[:1])[0] == (
+        "no GPU: blip2 1.0 has 1 worker, and a call takes 1 request"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"models": "{"}, "models=: expected JSON of settings by model and version, got {"),
+        ({"models": "[]"}, "models=: expected JSON of settings by model and version"),
+        ({"models": '{"blip2": 3}'}, "models=: expected JSON of settings by model and version"),
+        ({"job_queue_size": "many"}, "job_queue_size=: expected a whole number of 0 or more, got 'many'"),
+        ({"number_of_gpu": "-1"}, "number_of_gpu=: expected a whole number of 0 or more, got '-1'"),
+    ],
+)
+def test_a_setting_that_torchserve_could_not_read_is_named(settings, reason):
+    with pytest.raises(StartupError) as error:
+        complete_sizes({**CONFIG, **settings}, [stored()], CPU)
+    assert str(error.value).startswith(reason)
+
+
+def smi(folder: Path, script: str) -> dict[str, str]:
+    """An environment whose nvidia-smi is this script."""
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("script", "numbers"), [("printf '0\\n1\\n2\\n'", (0, 1, 2)), ("echo driver; exit 9", ()), ("echo No devices", ())]
+)
+def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, script, numbers):
+    assert visible_gpus(smi(tmp_path, script)) == numbers
+    assert visible_gpus({"PATH": str(tmp_path / "nothing")}) == ()
+
+
+def test_a_gpu_that_is_lost_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(sizes, "SMI_SECONDS", 0.05)
+    with pytest.raises(StartupError, match="nvidia-smi: expected an answer within"):
+        visible_gpus(smi(tmp_path, "exec sleep 60"))
+
+
+def test_variables_name_gpus_as_torchserve_can_read_them(tmp_path):
+    environment = smi(tmp_path, "printf '0\\n1\\n'")
+    for value, numbers in (("2,3", (2, 3)), ("", ()), ("-1", ())):
+        assert visible_gpus({**environment, "CUDA_VISIBLE_DEVICES": value}) == numbers
+    for value in ("GPU-8a1b", "0, 1", "NoDevFiles"):
+        with pytest.raises(StartupError, match="CUDA_VISIBLE_DEVICES: expected numbers of GPUs, separated by commas"):
+            visible_gpus({"CUDA_VISIBLE_DEVICES": value})
+
+
+def running(*gpus: int | None, device_ids: tuple[int, ...] = (), stages: int = 1) -> ModelVersion:
+    """A version with a worker for each GPU, of which TorchServe tells only those that are not None."""
+    workers = [
+        {"id": "9000", "status": "READY", "pid": 1, "gpuUsage": "N/A" if gpu is None else f"gpuId::{gpu} "}
+        for gpu in gpus
+    ]
+    answer = {"modelName": "m", "modelVersion": "1.0", "modelUrl": "m.mar", "minWorkers": 1, "maxWorkers": 1}
+    answer |= {"workers": workers, "jobQueueStatus": {"pendingRequests": 0, "remainingCapacity": 16}}
+    answer |= {"responseTimeout": 1, "startupTimeout": 1, "batchSize": 1, "maxBatchDelay": 1, "deviceIds": device_ids}
+    return ModelVersion.from_json({**answer, "parallelLevel": stages}, "1.0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "versions", "idle"),
+    [
+        (0, [running(None)], None),
+        (4, [running(1, 2, 3, 0)], None),
+        (4, [running(1)], "GPUs 0, 2, 3"),
+        (4, [running(1, 2), running(0, 1)], "GPU 3"),
+        (4, [running(None, None, device_ids=(0, 1))], "GPUs 2, 3"),
+        (3, [running(None, stages=2)], "GPU 2"),
+        (2, [], "GPUs 0, 1"),
+    ],
+)
+def test_gpus_on_which_no_worker_runs_are_named(gpus, versions, idle):
+    warning = idle_gpus(gpus, versions)
+    assert warning is None if idle is None else f"no model uses {idle}: build" in str(warning)
