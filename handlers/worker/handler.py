@@ -170,6 +170,7 @@ class ModelHandler(ABC, Generic[Settings]):
             "joined_requests": context.model_yaml_config.get("batchSize", 1),
             "devices": names,
             "machine": shared_memory.machine(),
+            "cpu_threads": settings.cpu_threads,
         }
         self._model = replace(model, description=description)
         logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))

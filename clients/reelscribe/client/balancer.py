@@ -111,8 +111,7 @@ class Balancer(Generic[Description]):
                 outages.append((endpoint, result))
             elif isinstance(result, BaseException):
                 raise result
-        descriptions = [endpoint.description for endpoint in self._endpoints if endpoint.description]
-        if not descriptions:
+        if not (descriptions := self.descriptions):
             raise outages[0][1]
         _check_same_model(descriptions)
         self.description = descriptions[0]
@@ -121,6 +120,11 @@ class Balancer(Generic[Description]):
         merged = type(descriptions[0]).merge(descriptions)
         self._in_flight.set_initial_limit(merged.requests_for_each_worker(merged.most_items) * merged.workers)
         return merged
+
+    @property
+    def descriptions(self) -> list[Description]:
+        """The description of the model on each server that has sent one."""
+        return [endpoint.description for endpoint in self._endpoints if endpoint.description]
 
     @property
     def waiting_for(self) -> str | None:
