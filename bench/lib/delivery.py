@@ -19,6 +19,7 @@ import decord
 import numpy as np
 
 from lib.report import Spread
+from reelscribe._cores import LEAST_PROCESSES, usable_cores
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
@@ -33,6 +34,7 @@ from reelscribe.errors import RequestRefused
 from reelscribe.reporting.summary import Summary
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.medium import Options
 from servers.emulated import FRAME
 from servers.torchserve import Serving
 
@@ -136,7 +138,7 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path | str], out: Path,
         frames=summary.snapshot.frames,
         requests=len(client.answers),
         seconds=seconds,
-        steady_rate=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
+        steady_rate=rate_after_start(client.answers, max(client.workers, decode_processes(options))),
         client_cpu_seconds=_client_cpu_seconds() - client_before,
         server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
     )
@@ -165,12 +167,17 @@ class WholeRun:
         return Spread(tuple(map(figure, self.runs)))
 
 
+def decode_processes(options: Options) -> int:
+    """Number of decode processes for these options."""
+    return options.workers or max(LEAST_PROCESSES, usable_cores())
+
+
 def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
     """Frames per second of the decode processes after their first batches, when their frames are discarded."""
     events: list[tuple[float, int]] = []
 
     async def read_all() -> None:
-        async with DecodePool(options.decode_workers, FRAMES_PER_REQUEST * FRAME.nbytes, 4) as pool:
+        async with DecodePool(decode_processes(options), FRAMES_PER_REQUEST * FRAME.nbytes, 4) as pool:
 
             async def read(path: Path) -> None:
                 task = VideoTask(str(path), FRAME, resize=options.resize)
@@ -184,7 +191,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
             await asyncio.gather(*map(read, paths))
 
     asyncio.run(read_all())
-    return rate_after_start(events, options.decode_workers)
+    return rate_after_start(events, decode_processes(options))
 
 
 def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
@@ -200,9 +207,9 @@ def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
             reader.next().asnumpy()
             events.append((time.monotonic(), 1))
 
-    with ThreadPoolExecutor(options.decode_workers) as readers:  # decord computes outside of Python's lock
+    with ThreadPoolExecutor(decode_processes(options)) as readers:  # decord computes outside of Python's lock
         list(readers.map(read, paths))
-    return rate_after_start(events, options.decode_workers)
+    return rate_after_start(events, decode_processes(options))
 
 
 async def transport_alone(serving: Serving, in_flight: int, seconds: float) -> float:

@@ -96,6 +96,6 @@ class LoopPool(DecodePool):
 class LoopOptions(SpeechOptions):
     """Options of a run that decodes in the event loop."""
 
-    def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
+    def pool(self, workers: int, description: SpeechDescription, requests_in_flight: int) -> DecodePool:  # noqa: ARG002
         """Return the pool without processes."""
         return LoopPool(self.batch_size(description) * 2 * chunk_samples(description), requests_in_flight)

@@ -56,7 +56,7 @@ def measure(
 ) -> list[Spread]:
     """Run short clips and long videos in turn, and return the figures of a row."""
     options = CaptionOptions(Sampling(every=1), decode_workers=arguments.decode_workers)
-    WholeRun([serving], long[: options.decode_workers], options)()  # warms up the worker and Java
+    WholeRun([serving], long[: arguments.decode_workers], options)()  # warms up the worker and Java
     runs = {name: WholeRun([serving], paths, options) for name, paths in (("short", short), ("long", long))}
     take_turns(arguments.rounds, runs)
     rates = [run.spread(lambda run: run.per_second) for run in runs.values()]

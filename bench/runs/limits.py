@@ -59,6 +59,7 @@ from lib.delivery import (
     RESOLUTIONS,
     WholeRun,
     decode_alone,
+    decode_processes,
     decord_alone,
     transport_alone,
 )
@@ -109,8 +110,8 @@ class Library:
         Each decode process gets as many files.
         """
         frames = seconds * min(frames_per_second, self.decoded_per_second)
-        each = max(1, round(frames / self.clip_frames / self.options.decode_workers))
-        return self.paths[: each * self.options.decode_workers]
+        each = max(1, round(frames / self.clip_frames / decode_processes(self.options)))
+        return self.paths[: each * decode_processes(self.options)]
 
     def frames(self, count: int) -> FrameArray:
         """The frames of a request, repeated to (count, H, W, 3) uint8."""
@@ -122,10 +123,10 @@ class Library:
 def make_library(root: Path, width: int, height: int, arguments: argparse.Namespace) -> Library:
     """Write as many files as a run with the fastest device needs, and measure how fast they are decoded."""
     options = CaptionOptions(Sampling(every=1), resize=arguments.resize, decode_workers=CORES)
-    frames = round(arguments.seconds * max(arguments.devices)) + options.decode_workers * arguments.clip_frames
+    frames = round(arguments.seconds * max(arguments.devices)) + CORES * arguments.clip_frames
     name, clips = f"{width}x{height}", max(1, frames // arguments.clip_frames)
     paths = write_library(root / name, width, height, clips=clips, frames=arguments.clip_frames)
-    speed = decode_alone(paths[: 2 * options.decode_workers], options)
+    speed = decode_alone(paths[: 2 * CORES], options)
     return Library(name, paths, arguments.clip_frames, options, speed)
 
 
@@ -234,7 +235,7 @@ def measure_settings(library: Library, root: Path, arguments: argparse.Namespace
             paths = library.lasting(arguments.seconds, rate)
             wholes = {name: WholeRun([serving], paths, library.options) for name, serving in servings.items()}
             for serving in servings.values():
-                WholeRun([serving], paths[: library.options.decode_workers], library.options)()
+                WholeRun([serving], paths[:CORES], library.options)()
             spreads = take_turns(arguments.rounds, wholes)
         shares = {name: Spread(tuple(value / rate for value in spread.values)) for name, spread in spreads.items()}
         for name, model in models.items():

@@ -50,8 +50,8 @@ class TrackSpec(ABC):
 
     @property
     @abstractmethod
-    def decode_processes(self) -> int:
-        """Number of decode processes of the track."""
+    def decode_processes(self) -> int | None:
+        """Number of decode processes of the track; None if each node decides it by its cores."""
 
     @property
     def needs_audio(self) -> bool:
@@ -105,8 +105,8 @@ class ModelSpec(TrackSpec):
         return self.found
 
     @property
-    def decode_processes(self) -> int:
-        """Number of processes that decode video, or audio."""
+    def decode_processes(self) -> int | None:
+        """Number of processes that decode video, or audio; None if each node decides it by its cores."""
         return self.options.workers
 
     @property
@@ -166,8 +166,8 @@ class PictureSpec(TrackSpec):
         return self.captions.found
 
     @property
-    def decode_processes(self) -> int:
-        """Number of processes that decode video."""
+    def decode_processes(self) -> int | None:
+        """Number of processes that decode video; None if each node decides it by its cores."""
         return self.captions.decode_processes
 
 
@@ -197,6 +197,6 @@ class ShotSpec(TrackSpec):
         return ()
 
     @property
-    def decode_processes(self) -> int:
-        """Number of processes that decode video."""
+    def decode_processes(self) -> int | None:
+        """Number of processes that decode video; None if each node decides it by its cores."""
         return self.options.workers

@@ -169,6 +169,7 @@ class ModelHandler(ABC, Generic[Settings]):
             "joined_requests": context.system_properties.get("batch_size") or 1,
             "devices": names,
             "machine": shared_memory.machine(),
+            "cpu_threads": settings.cpu_threads,
         }
         self._model = replace(model, description=description)
         self._worker = worker_name(names)

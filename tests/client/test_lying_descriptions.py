@@ -21,7 +21,10 @@ for _ in range(500):
     DEEP = [DEEP]
 
 CAPTION_LIES = {
-    **{name: [0, -1, 1.5, "8", None, True, 2**40] for name in ("max_frames", "max_side", "device_batch", "workers")},
+    **{
+        name: [0, -1, 1.5, "8", None, True, 2**40]
+        for name in ("max_frames", "max_side", "device_batch", "workers", "cpu_threads")
+    },
     "response_seconds": [-1, math.inf, 1e9, "long"],
     "name": [7, None, "x" * 5000],
     "revision": [["a"]],

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from aiohttp import web
 from reelscribe._files import file_stat
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.shared_memory import machine
 from reelscribe.contract.source import Header
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode_pool.watched_process import DecodeProcess
 from reelscribe.errors import UsageError
 from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
@@ -26,7 +29,7 @@ from reelscribe.run import listing
 from reelscribe.run.driver import Run
 from reelscribe.run.file_search import Selection
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
-from support.fake_torchserve import FakeTorchServe, Received, captions
+from support.fake_torchserve import DESCRIPTION, FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 
 NAMES = ["full-chroma.mkv", "old.avi", "same-480x270.mp4", "variable-rate.mp4"]
@@ -87,6 +90,29 @@ async def test_a_dry_run_tells_everything_and_writes_nothing(runs, tmp_path):
     assert plan.media_seconds == pytest.approx(46.5, abs=0.5)
     assert str(plan).startswith("4 sources, 46 s of media; one frame a second: about 47 frames to come")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "threads", "processes"),
+    [
+        (machine(), ("cuda:0",), 4, "14 decode processes: 16 cores, less 2 for the server here"),
+        (machine(), ("cpu",), 4, "11 decode processes: 16 cores, less 5 for the server here"),
+        ("another", ("cuda:0",), 4, "16 decode processes: 16 cores"),
+    ],
+)
+async def test_all_cores_decode_that_no_server_here_needs(runs, monkeypatch, name, devices, threads, processes):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    runs.server.description = replace(DESCRIPTION, machine=name, devices=devices, cpu_threads=threads)
+    assert f"; {processes}; time to go" in str(await runs.plan())
+    assert "; 3 decode processes; time to go" in str(await runs.plan(CaptionOptions(decode_workers=3)))
+
+
+async def test_many_cores_start_no_more_processes_than_there_is_work(runs, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    started, start = [], DecodeProcess.start.__func__
+    monkeypatch.setattr(DecodeProcess, "start", classmethod(lambda *args: started.append(1) or start(*args)))
+    await runs.run(limit=1)
+    assert len(started) <= 3  # one decodes, one may compute the digest, and one may read headers
 
 
 @pytest.mark.parametrize(

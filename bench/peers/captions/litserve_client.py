@@ -12,12 +12,12 @@ import aiohttp
 
 from lib.command import command_parser
 from peers.outcome import Recorder
+from reelscribe._cores import LEAST_PROCESSES, usable_cores
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.run.tracks.captions import CaptionOptions
 
 FRAME = InputSize(224, 224)
 FRAMES_PER_BATCH = 32
@@ -61,7 +61,7 @@ class Client:
 
 async def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:
     """Return the captions of all files."""
-    workers = CaptionOptions().decode_workers
+    workers = max(LEAST_PROCESSES, usable_cores())
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
         DecodePool(workers, FRAMES_PER_BATCH * FRAME.nbytes, REQUESTS_IN_FLIGHT // FRAMES_PER_BATCH) as pool,

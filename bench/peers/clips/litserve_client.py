@@ -13,6 +13,7 @@ import aiohttp
 
 from lib.command import command_parser
 from peers.outcome import Recorder
+from reelscribe._cores import LEAST_PROCESSES, usable_cores
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Span
@@ -69,7 +70,7 @@ async def describe(
     slot = MAX_CLIPS_PER_REQUEST * budget.most_bytes(cutting.longest_seconds)
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        DecodePool(ClipOptions().decode_workers, slot, REQUESTS_IN_FLIGHT) as pool,
+        DecodePool(max(LEAST_PROCESSES, usable_cores()), slot, REQUESTS_IN_FLIGHT) as pool,
     ):
         client = Client(url, session, pool, recorder)
         tasks = [ClipTask(path, budget, cutting, ClipOptions().resize) for path in paths]

@@ -112,8 +112,7 @@ class Balancer(Generic[Description]):
                 outages.append((endpoint, result))
             elif isinstance(result, BaseException):
                 raise result
-        descriptions = [endpoint.description for endpoint in self._endpoints if endpoint.description]
-        if not descriptions:
+        if not (descriptions := self.descriptions):
             raise outages[0][1]
         _check_same_model(descriptions)
         self.description = descriptions[0]
@@ -139,6 +138,11 @@ class Balancer(Generic[Description]):
             items = self._request_items or description.most_items
             each, most = description.requests_for_each_worker(items), description.most_requests_for_each_worker(items)
             self._in_flight.set_taken(each * workers, most * workers)
+
+    @property
+    def descriptions(self) -> list[Description]:
+        """The description of the model on each server that has sent one."""
+        return [endpoint.description for endpoint in self._endpoints if endpoint.description]
 
     @property
     def waiting_for(self) -> str | None:

@@ -113,6 +113,11 @@ class ModelClient(Generic[Description]):
         return await self._balancer.describe()
 
     @property
+    def descriptions(self) -> Sequence[Description]:
+        """The description of the model on each server that has sent one."""
+        return self._balancer.descriptions
+
+    @property
     def waiting_for(self) -> str | None:
         """Why requests may be waiting: no server can be used, or a worker died and no request was answered since.
 

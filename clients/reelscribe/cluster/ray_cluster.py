@@ -1,8 +1,9 @@
 """The nodes of a Ray cluster: one actor on each, which Ray places, and through which messages go.
 
 This is the only module that knows Ray. An actor is pinned to its node and asks for as many CPUs as it has decode
-processes, or for all of a smaller node. Ray starts no actor again: the driver does, because it knows which sources an
-actor had, and gives up a node that is lost again and again.
+processes, or for all of a smaller node; so it does where the node decides how many processes its cores allow. Ray
+starts no actor again: the driver does, because it knows which sources an actor had, and gives up a node that is lost
+again and again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import pickle
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self
 
 import grpc
@@ -22,6 +24,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from reelscribe._cores import LEAST_PROCESSES
 from reelscribe._web_addresses import parse_web_address
 from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
@@ -129,7 +132,7 @@ class RayNode:
 
     async def begin(self, spec: NodeSpec) -> None:
         """Open the models."""
-        await _answered(self._actor.begin.remote(pickle.dumps(spec)))
+        await _answered(self._actor.begin.remote(pickle.dumps(replace(spec, most_cores=self._cpus))))
 
     async def tell(self, mail: Sequence[Message]) -> None:
         """Take messages of the driver."""
@@ -156,7 +159,7 @@ class RayCluster:
         self,
         address: str,
         *,
-        processes: int,
+        processes: int | None,
         runtime_env: Mapping[str, Any] | None = None,
         insecure: bool = False,
         serve: bool = False,
@@ -167,7 +170,7 @@ class RayCluster:
 
         Args:
             address: Address of the head, such as 10.0.0.1:6379, or "auto" for the cluster that this machine is part of.
-            processes: Number of decode processes of a node, for which CPUs are asked.
+            processes: Number of decode processes of a node, for which CPUs are asked; None to ask for all of a node.
             runtime_env: Ray's runtime environment for the run; None for that of the nodes.
             insecure: Whether a cluster without token authentication is used, too.
             serve: Whether nodes serve models by themselves. Then only nodes with GPUs are used, all GPUs of each.
@@ -186,7 +189,7 @@ class RayCluster:
         await asyncio.to_thread(self._connect)
         if self._wanted_nodes:
             gpu = {"GPU": 1} if self._needs_gpus else {}
-            bundle = {"CPU": self._processes, **gpu}
+            bundle = {"CPU": self._processes or LEAST_PROCESSES, **gpu}
             await asyncio.to_thread(request_resources, bundles=[bundle] * self._wanted_nodes)
         return self
 
@@ -254,7 +257,9 @@ class RayCluster:
 
     def _place(self, name: str, node: Mapping[str, Any]) -> RayNode:
         """Ask Ray for an actor on a node."""
-        cpus = min(self._processes, int(node["Resources"]["CPU"]))
+        cpus = int(node["Resources"]["CPU"])
+        if self._processes is not None:
+            cpus = min(self._processes, cpus)
         actor = ray.remote(NodeActor).options(
             num_cpus=cpus,
             num_gpus=int(node["Resources"].get("GPU", 0)) if self._serve else 0,

@@ -30,8 +30,7 @@ from reelscribe.cluster.tokens import LentTokens
 from reelscribe.contract.source import content_name
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
-from reelscribe.run.node import Node, keep_thumbnails
-from reelscribe.run.tracks.track import resolve_dependencies
+from reelscribe.run.node import Node, enter_tracks, keep_thumbnails
 from reelscribe.storage.spool import Spool, SpoolOptions
 from reelscribe.thumbnails.store import ThumbnailStore
 
@@ -61,6 +60,8 @@ class NodeSpec:
     """Number of thumbnails of a source, as for `run.node.Destination`."""
     spool: SpoolOptions = field(default_factory=SpoolOptions)
     """The room for copies of sources that are no files; by default in the folder of temporary files."""
+    most_cores: int | None = None
+    """Largest number of cores for decoding, where that is decided by the cores; None for all of the machine."""
 
 
 def version() -> str:
@@ -168,9 +169,8 @@ class RemoteNode:
             server = await stack.enter_async_context(self.archives.serving(spec.archives))
             server.ended.add_done_callback(self._server_ended)
             specs = [track.on([server.found]) for track in specs]
-        opened = [await track.open(stack) for track in specs]
-        tracks = [await stack.enter_async_context(track) for track in opened]
-        resolve_dependencies(tracks)
+        tracks = [await track.open(stack) for track in specs]
+        await enter_tracks(tracks, stack, spec.most_cores)
         if spec.thumbnails != 0:
             self._thumbnails = stack.enter_context(Thumbnails())
             keep_thumbnails(tracks, self._thumbnails.folder, spec.thumbnails)

@@ -52,6 +52,7 @@ _NOT_IN_IDENTITY = {
     "stages",
     "devices",
     "machine",
+    "cpu_threads",
 }
 """Fields of a description that change the capacity and the speed of a model, but not its answers."""
 
@@ -108,6 +109,8 @@ class ModelDescription:
     """Device of each stage of the worker that answered, such as "cpu" or "cuda:2"."""
     machine: str = ""
     """`contract.shared_memory.machine` of the worker that answered; empty if it reads no shared memory."""
+    cpu_threads: int = 1
+    """Number of threads with which each stage of a worker computes on the CPU."""
 
     @property
     def identity(self) -> str:
@@ -139,6 +142,11 @@ class ModelDescription:
     def most_items(self) -> int:
         """Largest number of items in a request, and in a call."""
         return int(getattr(self, self.limits[0]))
+
+    @property
+    def cores(self) -> int:
+        """Number of cores that all workers keep busy on their machine: one each, or more where they compute on them."""
+        return self.workers * self.stages * (self.cpu_threads if "cpu" in self.devices else 1)
 
     def numerics(self) -> dict[str, str]:
         """Return the dtype and the engine that compute the answers, for the key of a job."""
@@ -201,7 +209,7 @@ class ModelDescription:
         for name in ("name", "revision"):
             if len(getattr(self, name)) > _LONGEST_NAME:
                 raise TypeError(f"{name}: expected at most {_LONGEST_NAME} characters")
-        for name in ("device_batch", "joined_requests", "workers", "stages", *self.limits):
+        for name in ("device_batch", "joined_requests", "workers", "stages", "cpu_threads", *self.limits):
             read_count(name, getattr(self, name), 1, 2**31 - 1)
         read_number("response_seconds", self.response_seconds, 0, 86_400)
 

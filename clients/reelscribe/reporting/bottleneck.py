@@ -7,11 +7,11 @@ to it is the limit; while they do not, every batch is sent at once, and decoding
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import Self
 
+from reelscribe._cores import usable_cores
 from reelscribe.reporting.units import UNITS, Counts
 
 WINDOW_SECONDS = 30.0
@@ -98,8 +98,8 @@ class Resources:
     """Number of items of a call when all its requests have come."""
     on_cpu: bool = False
     """True if the workers compute on the CPU."""
-    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    """Number of CPU cores that the client may use."""
+    cores: int = field(default_factory=usable_cores)
+    """Number of CPU cores that the client may use, without those that servers on its machine need."""
 
 
 def find_bottleneck(

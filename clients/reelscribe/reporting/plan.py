@@ -19,6 +19,10 @@ class Choice:
     """Item of a request, in the singular: "frame", "chunk" or "clip"; None if nothing is sent."""
     count: int | None
     """Likely number of items to come; None if it cannot be told from what headers say."""
+    track: str = ""
+    """Name of the track, such as "frames"."""
+    processes: int = 0
+    """Number of its decode processes; 0 if it reads no media."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Plan:
     """Names of these settings."""
     left: TimeLeft | None
     """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
+    why_processes: str = ""
+    """Why tracks have so many decode processes, in words; empty if the user has chosen them."""
 
     def __str__(self) -> str:
         about = "about " if self.estimated else ""
@@ -60,8 +66,20 @@ class Plan:
         if self.before:
             parts.append(f"{self.before:,} done before")
         parts += [_describe_choice(choice) for choice in self.choices]
+        parts += self._describe_processes()
         parts.append(f"{describe_time_left(*self.left)} to go" if self.left else "time to go not known yet")
         return "; ".join(parts)
+
+    def _describe_processes(self) -> list[str]:
+        """Return how many processes decode, and why, unless none do."""
+        decoding = [choice for choice in self.choices if choice.processes]
+        if not decoding:
+            return []
+        first, *others = decoding
+        text = f"{first.processes:,} decode processes" if first.processes > 1 else "1 decode process"
+        if others:
+            text += f" for {first.track}" + "".join(f", {each.processes:,} for {each.track}" for each in others)
+        return [f"{text}: {self.why_processes}" if self.why_processes else text]
 
 
 def other_results(replaced: int, changed_settings: Sequence[str]) -> str:

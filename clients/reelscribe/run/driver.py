@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from reelscribe._cores import usable_cores
 from reelscribe._tasks import cancel_all
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
@@ -185,7 +186,7 @@ class Run:
             look_up = partial(look_up_in, self._out, reader)
             await self._unless_broken(listing.find(self._tracks, look_up, self._limit, self._expect))
             self._meter.all_listed = True
-            await listing.read_headers(self._meter.learn_duration, processes=len(os.sched_getaffinity(0)))
+            await listing.read_headers(self._meter.learn_duration, processes=usable_cores())
             return listing.plan(self._meter.time_left())
 
     async def run(self, names: Names) -> Summary:

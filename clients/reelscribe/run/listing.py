@@ -361,10 +361,17 @@ class Listing:
             estimated=estimated,
             unknown=unknown,
             choices=tuple(
-                Choice(track.medium.choice, track.medium.item, None if count is None else math.ceil(count))
+                Choice(
+                    track.medium.choice,
+                    track.medium.item,
+                    None if count is None else math.ceil(count),
+                    UNITS[track.medium.counts].track,
+                    track.workers,
+                )
                 for track, count in zip(self._tracks, items, strict=True)
             ),
             left=left,
+            why_processes=next((why for track in self._tracks if (why := track.why_workers)), ""),
         )
 
     def _kept(self, sources: Iterable[Found], selection: Selection) -> Iterator[Found]:

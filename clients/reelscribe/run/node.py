@@ -16,19 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from reelscribe._cores import CORES_OF_JAVA, share_cores, usable_cores
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import INDEXED_SUFFIXES, Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter, NodeReport
+from reelscribe.reporting.units import UNITS
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, error_of
 from reelscribe.run import messages
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.planned import for_source
-from reelscribe.run.tracks.track import Assignment, Stopped, Track, resolve_dependencies
+from reelscribe.run.tracks.planned import for_source, resolved
+from reelscribe.run.tracks.track import Assignment, Stopped, Track
 from reelscribe.storage.address import file_of, is_member, is_stored, suffix
 from reelscribe.storage.objects import StoredObject
 from reelscribe.storage.spool import FETCHES, Spool, SpoolOptions
@@ -243,9 +245,7 @@ class LocalNodes:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            for track in self._tracks:
-                await stack.enter_async_context(track)
-            resolve_dependencies(self._tracks)
+            await enter_tracks(self._tracks, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -260,6 +260,32 @@ class LocalNodes:
 
     def free(self, name: str) -> None:
         """Do nothing, as this node is never lost."""
+
+
+async def enter_tracks(tracks: Sequence[Track], stack: AsyncExitStack, most_cores: int | None = None) -> None:
+    """Connect the tracks of a node to their models, share its cores among them, and enter them.
+
+    Args:
+        tracks: The tracks. Each finds those that it depends on.
+        stack: Closes the tracks.
+        most_cores: Use at most so many cores for decoding; None for all that the process may use.
+
+    Raises:
+        ServerError: No server of a model answers.
+        UsageError: A model does not support the options of its track, or a track needs another one, which is not there.
+    """
+    for track in tracks:
+        await track.connect(stack)
+    cores = min(usable_cores(), most_cores or usable_cores())
+    workers = sum(track.cores_of_servers for track in tracks)
+    for_servers = workers and workers + CORES_OF_JAVA
+    chosen, pictures = [track.options.workers for track in tracks], [UNITS[track.counts].pictures for track in tracks]
+    processes, why = share_cores(cores, for_servers, chosen, pictures)
+    for track, number in zip(tracks, processes, strict=True):
+        track.decode_with(number, why, cores - for_servers)
+        await stack.enter_async_context(track)
+    for track, planned in zip(tracks, resolved([track.planned for track in tracks]), strict=True):
+        track.planned = planned
 
 
 def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> None:

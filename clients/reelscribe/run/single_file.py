@@ -23,6 +23,7 @@ from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.results.batches import AudioTimeline, FrameTimeline, SavedBatch, clip_results
+from reelscribe.run.node import enter_tracks
 from reelscribe.run.store import MemoryStore
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
@@ -130,7 +131,8 @@ async def _annotate_file(
     answered: asyncio.Queue[SavedBatch | None] = asyncio.Queue()
     waiting: list[SavedBatch] = []  # for batches before them that are not answered yet
     stop = 0
-    async with _opened(path) as source, track:
+    async with _opened(path) as source, AsyncExitStack() as stack:
+        await enter_tracks([track], stack)
         track.count_in(NodeMeter())
         await track.begin(MemoryStore(answered.put_nowait))
         assigned = await track.assign(source, track.planned)

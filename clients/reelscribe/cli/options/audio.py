@@ -143,11 +143,15 @@ class TranscriptOptions:
         ),
     ] = 8
     audio_workers: Annotated[
-        int,
+        int | None,
         speed_option(
-            min=1, metavar="N", envvar="REELSCRIBE_AUDIO_WORKERS", help="Number of processes that decode audio."
+            min=1,
+            metavar="N",
+            envvar="REELSCRIBE_AUDIO_WORKERS",
+            help="Number of processes that decode audio.",
+            show_default="by the cores, at least 2",
         ),
-    ] = 2
+    ] = None
 
     def speech_options(self, run: RunOptions) -> SpeechOptions:
         """Return the options of transcripts for a run.

@@ -150,7 +150,8 @@ class ClusterOptions:
         except ModuleNotFoundError as error:
             raise UsageError(f"--ray: {missing_package(error.name or 'ray', 'ray')}") from None
 
-        processes = sum(spec.decode_processes for spec in specs)
+        chosen = [processes for spec in specs if (processes := spec.decode_processes) is not None]
+        processes = sum(chosen) if len(chosen) == len(specs) else None
         environment = _read_runtime_env(self.runtime_env) if self.runtime_env else None
         cluster = RayCluster(
             self.ray or "",

@@ -58,11 +58,15 @@ class VideoOptions:
         ),
     ] = False
     decode_workers: Annotated[
-        int,
+        int | None,
         speed_option(
-            min=1, metavar="N", envvar="REELSCRIBE_DECODE_WORKERS", help="Number of processes that decode video."
+            min=1,
+            metavar="N",
+            envvar="REELSCRIBE_DECODE_WORKERS",
+            help="Number of processes that decode video.",
+            show_default="by the cores, at least 2",
         ),
-    ] = 2
+    ] = None
 
     @property
     def asks_shot_model(self) -> bool:

@@ -75,12 +75,12 @@ class AudioOptions(Options):
     chunks_per_request: int = field(default=MAX_CHUNKS_PER_REQUEST, kw_only=True)
     """Largest number of chunks in one request; fewer where they would exceed 8 MB. Where a language is unsure, those of
     a source in one request are the chunks around."""
-    audio_workers: int = field(default=2, kw_only=True)
-    """Number of processes that decode audio."""
+    audio_workers: int | None = field(default=None, kw_only=True)
+    """Number of processes that decode audio; None to decide it by the cores of the machine."""
 
     @property
-    def workers(self) -> int:
-        """Number of processes that decode audio."""
+    def workers(self) -> int | None:
+        """Number of processes that decode audio; None to decide it by the cores."""
         return self.audio_workers
 
     def check_cutting(self, description: Description) -> None:

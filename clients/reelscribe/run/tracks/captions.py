@@ -135,8 +135,8 @@ class CaptionOptions(Options):
     """True if a frame that is nearly equal to the last captioned one reuses its caption."""
     frames_per_request: int = MAX_FRAMES_PER_REQUEST
     """Largest number of frames in one request; fewer where they would exceed 8 MB."""
-    decode_workers: int = 2
-    """Number of processes that decode video."""
+    decode_workers: int | None = None
+    """Number of processes that decode video; None to decide it by the cores of the machine."""
     model_shots: bool = False
     """True if the shots are those that a shot model in another track of the run finds."""
 
@@ -147,8 +147,8 @@ class CaptionOptions(Options):
         return replace(self, sampling=replace(self.sampling, start=start, end=end))
 
     @property
-    def workers(self) -> int:
-        """Number of processes that decode video."""
+    def workers(self) -> int | None:
+        """Number of processes that decode video; None to decide it by the cores."""
         return self.decode_workers
 
     @property

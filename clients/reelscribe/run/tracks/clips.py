@@ -170,8 +170,8 @@ class ClipOptions(Options):
     """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
     """Largest number of clips in one request; fewer where they would exceed 8 MB."""
-    decode_workers: int = 2
-    """Number of processes that decode video."""
+    decode_workers: int | None = None
+    """Number of processes that decode video; None to decide it by the cores of the machine."""
     model_shots: bool = False
     """True if the shots are those that a shot model in another track of the run finds."""
 
@@ -180,8 +180,8 @@ class ClipOptions(Options):
         return replace(self, prompt=values.get("prompt", self.prompt))
 
     @property
-    def workers(self) -> int:
-        """Number of processes that decode video."""
+    def workers(self) -> int | None:
+        """Number of processes that decode video; None to decide it by the cores."""
         return self.decode_workers
 
     @property

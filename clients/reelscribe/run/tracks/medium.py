@@ -85,8 +85,8 @@ class Options(ABC):
 
     @property
     @abstractmethod
-    def workers(self) -> int:
-        """Number of decode processes; 0 if no media are read."""
+    def workers(self) -> int | None:
+        """Number of decode processes; None to decide it by the cores; 0 if no media are read."""
 
     @property
     def needs_transcript(self) -> bool:
@@ -151,16 +151,17 @@ class Options(ABC):
         """Return the size of a slot of shared memory, which holds the frames or samples of a request, in bytes."""
         return request_bytes(self.item_bytes(description), self.batch_size(description))
 
-    def pool(self, description: Any, requests_in_flight: int) -> DecodePool:
+    def pool(self, workers: int, description: Any, requests_in_flight: int) -> DecodePool:
         """Create the decode pool for a model.
 
         Args:
+            workers: Number of its processes.
             description: The model. Its largest item determines the size of a slot.
             requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
                 are being filled.
         """
         slot_bytes = self.slot_bytes(description)
-        return DecodePool(self.workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
+        return DecodePool(workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
 
 
 class Medium(ABC):

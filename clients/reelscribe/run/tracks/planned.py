@@ -31,6 +31,8 @@ class PlannedTrack:
     """Number of its decode processes."""
     sources_at_once: int
     """Number of sources on which it works at the same time: one for each process, if it has any."""
+    why_workers: str = ""
+    """Why it has so many, in words; empty if the user has chosen all processes of the run."""
     needed: Mapping[Kind, PlannedTrack] = field(default_factory=dict)
     """The tracks of the run that it depends on; `resolved` finds them."""
 

@@ -86,12 +86,12 @@ class ShotOptions(Options):
     """How much must change at a cut."""
     deinterlace: bool = False
     """True if frames that are marked as interlaced are deinterlaced before they are compared."""
-    decode_workers: int = 2
-    """Number of processes that decode video."""
+    decode_workers: int | None = None
+    """Number of processes that decode video; None to decide it by the cores of the machine."""
 
     @property
-    def workers(self) -> int:
-        """Number of processes that decode video."""
+    def workers(self) -> int | None:
+        """Number of processes that decode video; None to decide it by the cores."""
         return self.decode_workers
 
     def settings(self, description: None) -> dict[str, Any]:  # noqa: ARG002 - there is no model
@@ -191,8 +191,8 @@ class LearnedShotOptions(Options):
     """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     windows_per_request: int = MAX_WINDOWS_PER_REQUEST
     """Largest number of windows in one request."""
-    decode_workers: int = 2
-    """Number of processes that decode video."""
+    decode_workers: int | None = None
+    """Number of processes that decode video; None to decide it by the cores of the machine."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,8 +200,8 @@ class LearnedShotOptions(Options):
             raise UsageError(f"shot threshold: expected a probability from 0 to less than 1, got {self.probability}")
 
     @property
-    def workers(self) -> int:
-        """Number of processes that decode video."""
+    def workers(self) -> int | None:
+        """Number of processes that decode video; None to decide it by the cores."""
         return self.decode_workers
 
     def settings(self, description: ShotModelDescription) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.client.operations import Operation
+from reelscribe.contract import shared_memory
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import Header, Section, Source, VideoInfo, content_name
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
@@ -41,7 +42,7 @@ from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.medium import Medium, Options
-from reelscribe.run.tracks.planned import PlannedTrack, resolved
+from reelscribe.run.tracks.planned import PlannedTrack
 from reelscribe.thumbnails.store import ThumbnailTask
 
 
@@ -79,11 +80,7 @@ class Assignment:
 
 
 class Track:
-    """Makes one kind of annotations of each source. Use it as an async context manager.
-
-    Entering it creates the decode pool. Tracks with a model first request its description from the servers; they raise
-    ServerError if no server answers, and UsageError if the model does not support the options.
-    """
+    """Makes one kind of annotations of each source. `run.node.enter_tracks` opens all tracks of a node."""
 
     planned: PlannedTrack
     """The track as a driver knows it, with the options of the run. It and the pool exist after entry."""
@@ -108,29 +105,59 @@ class Track:
         self._thumbnails: tuple[str, int | None] | None = None
         """The folder and the number of thumbnails that are kept; None if none are."""
         self._until_exit = AsyncExitStack()
+        self._processes: tuple[int, str, int] = (0, "", 0)
+        """Number of decode processes, why it has so many, and number of cores that decode on this machine."""
         self._reading = 0
         """Number of sources that are being decoded, or wait for a process."""
         self._stopping = False
 
+    async def connect(self, stack: AsyncExitStack) -> None:
+        """Ask the servers of its models what they are.
+
+        Args:
+            stack: Closes what is opened for that.
+
+        Raises:
+            ServerError: No server answers.
+            UsageError: The model does not support the options.
+        """
+        if self._client and self.options.second_model:
+            second = self._client.beside(self.options.second_model)
+            self._clients.append(await stack.enter_async_context(second))
+        descriptions: list[Any] = [await client.describe() for client in self._clients]
+        self._medium = self.options.medium(self.options, *(descriptions or [None]))
+        self._medium.settings()  # what a model does not support is refused before anything begins
+        if self._client and (operation := self._medium.operation()):
+            await self._client.check_accepted(operation)
+
+    @property
+    def cores_of_servers(self) -> int:
+        """Number of cores that the workers of its models keep busy on this machine."""
+        here = shared_memory.machine() or None
+        return sum(each.cores for client in self._clients for each in client.descriptions if each.machine == here)
+
+    def decode_with(self, processes: int, why: str, cores: int) -> None:
+        """Choose the number of decode processes. Call it before entry.
+
+        Args:
+            processes: The number.
+            why: Its reason in words; empty if the user has chosen it.
+            cores: Number of cores that decode on this machine, for all tracks.
+        """
+        self._processes = processes, why, cores
+
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            if self._client and self.options.second_model:
-                second = self._client.beside(self.options.second_model)
-                self._clients.append(await stack.enter_async_context(second))
-            descriptions: list[Any] = [await client.describe() for client in self._clients]
-            medium = self.options.medium(self.options, *(descriptions or [None]))
-            medium.settings()  # what a model does not support is refused before anything begins
-            if self._client and (operation := medium.operation()):
-                await self._client.check_accepted(operation)
+            medium, (processes, why, _) = self._medium, self._processes
             description = medium.description
-            self.pool = self.options.pool(description, self._client.in_flight.highest if self._client else 0)
+            self.pool = self.options.pool(processes, description, self._client.in_flight.highest if self._client else 0)
             for client in self._clients:
                 stack.enter_context(client.sharing(self.pool.memory))
             if self._client:
                 most, item_bytes = self.options.batch_size(description), self.options.item_bytes(description)
                 self._request_items = items_per_request(self.pool.slot_bytes, item_bytes, most)
                 self._client.expect_requests(self._request_items)
-            self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description))
+            self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description), why)
             await self.pool.__aenter__()
             self._until_exit = stack.pop_all()
         return self
@@ -445,8 +472,9 @@ class Track:
 
     def _resources(self) -> Resources:
         """Return what the track has to work with now."""
+        cores = self._processes[-1]
         if not self._client:
-            return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
+            return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0, cores=cores)
         medium, in_flight = self.planned.medium, self._client.in_flight
         return Resources(
             self.counts,
@@ -457,6 +485,7 @@ class Track:
             in_flight.most,
             medium.description.items_of_call(self._request_items),
             on_cpu=set(medium.description.devices) == {"cpu"},
+            cores=cores,
         )
 
     def _readings(self) -> Readings:
@@ -482,16 +511,6 @@ class Track:
             digesting=self.pool.digesting_seconds,
             client_cpu=time.process_time() - self._cpu_before,
         )
-
-
-def resolve_dependencies(tracks: Sequence[Track]) -> None:
-    """Let each track of a run find those that it depends on. Call it once, when all of them have been entered.
-
-    Raises:
-        UsageError: A track needs another one, which is not there.
-    """
-    for track, planned in zip(tracks, resolved([track.planned for track in tracks]), strict=True):
-        track.planned = planned
 
 
 class SourceSender:

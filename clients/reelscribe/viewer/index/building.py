@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -15,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
 
+from reelscribe._cores import usable_cores
 from reelscribe._files import regular_file
 from reelscribe.errors import OutputError
 from reelscribe.viewer.index.databases import (
@@ -136,7 +136,7 @@ def build(annotations: Path | None, size: int, folder: Path) -> Built:
         OutputError: A process ended unexpectedly.
         Stopped: `stop_building` was called.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     shards = max(1, min(cores, MOST_SHARDS, size // _BYTES_OF_SHARD))
     limits = [size * k // shards for k in range(shards + 1)]
     build_one = partial(_build_shard, annotations, folder, limits)
