@@ -69,6 +69,10 @@ class ModelSettings:
     stage_seconds: float = 30.0
     """With 2 stages: both restart if a transfer between them takes more seconds, or if one is stopped for longer."""
 
+    compile: bool = False
+    """Whether the steps that generate tokens are compiled (runtime/compiled_steps.py): captioners, clip models, and speech
+    models that generate text, in one stage, with the engine torch."""
+
     def __post_init__(self) -> None:
         if self.weights is None:
             check_folder("model", self.model)
@@ -80,6 +84,11 @@ class ModelSettings:
             raise StartupError(
                 f"YAML, handler, engine {self.engine}: expected converted weights in `converted` and one stage, got"
                 f" {self.converted} and {self.stages}; build the archive with --engine {self.engine}, without --stages"
+            )
+        if type(self.compile) is not bool or (self.compile and (self.engine, self.stages) != ("torch", 1)):
+            raise StartupError(
+                f"YAML, handler, compile: expected true or false, and with true the engine torch and one stage, got"
+                f" {self.compile!r}, {self.engine} and {self.stages}; build the archive without --compile"
             )
         if self.device_batch is not None and (type(self.device_batch) is not int or self.device_batch < 1):
             raise StartupError(f"YAML, handler, device_batch: expected null, 1 or more, got {self.device_batch!r}")
