@@ -213,7 +213,8 @@ class Describer:
                 inputs |= self._pixels(stills, "pixel_values", "image_grid_thw")
             if videos:
                 inputs |= self._pixels(videos, "pixel_values_videos", "video_grid_thw")
-                inputs |= {name: value.to(self._device) for name, value in self.family.video_inputs(videos).items()}
+            # Without videos, too: a compiled step takes no other arguments than those it was compiled for.
+            inputs |= {name: value.to(self._device) for name, value in self.family.video_inputs(videos).items()}
         self._counters.add("frames", sum(len(clip.frames) for clip in clips))
         return inputs
 
