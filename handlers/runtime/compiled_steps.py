@@ -44,6 +44,7 @@ class CompiledSteps:
     Attributes:
         lengths: The lengths that caches may have, in tokens, shortest first.
         warming_up: The least length of caches while shapes are warmed up, and otherwise None.
+        caches: The caches in use, by their rows and lengths.
     """
 
     def __init__(self, model: Any, lengths: Sequence[int], encoder_length: int | None = None) -> None:
@@ -66,17 +67,14 @@ class CompiledSteps:
             )
         self.lengths, self._encoder_length = sorted(set(lengths)), encoder_length
         self.warming_up: int | None = None
-        self._caches: dict[tuple[int, int], Cache] = {}
+        self.caches: dict[tuple[int, int], Cache] = {}
         self._largest = (0, 0)
         # On a CPU, only the graph is made, and no code: it shows that shapes recur, and is not faster.
-        self._config = CompileConfig() if model.device.type == "cuda" else CompileConfig(backend="eager", mode="default")
+        self._config = (
+            CompileConfig() if model.device.type == "cuda" else CompileConfig(backend="eager", mode="default")
+        )
         self._config._compile_all_devices = True
         model.compiled_steps = self
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """The rows and lengths of the caches in use."""
-        return sorted(self._caches)
 
     def length_for(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
         """Return the length of the cache for the arguments of a call of `generate`; None if it is not compiled."""
@@ -108,7 +106,7 @@ class CompiledSteps:
 
     def free(self) -> None:
         """Free the memory of all caches; the next calls make new ones, for which graphs are recorded anew."""
-        self._caches.clear()
+        self.caches.clear()
         self._largest = (0, 0)
 
     def _padded(self, inputs: Mapping[str, Any], more: int) -> dict[str, Any]:
@@ -129,7 +127,7 @@ class CompiledSteps:
     def _cache(self, config: Any, inputs: Mapping[str, Any], length: int) -> Cache:
         """An empty cache for padded inputs."""
         shape = rows, _ = len(_prompt(inputs)), length
-        if shape not in self._caches:
+        if shape not in self.caches:
             if rows > self._largest[0] or length > self._largest[1]:
                 self.free()  # the others are parts of a memory that is too small
                 self._largest = shape
@@ -139,16 +137,16 @@ class CompiledSteps:
                     states = inputs["encoder_outputs"].last_hidden_state
                     cache = EncoderDecoderCache(cache, StaticCache(config, states.shape[1]))
             else:
-                cache = copy.copy(self._caches[self._largest])
+                cache = copy.copy(self.caches[self._largest])
                 if isinstance(cache, EncoderDecoderCache):
                     cache.is_updated = dict(cache.is_updated)
                     cache.self_attention_cache = _beginning(cache.self_attention_cache, rows, length)
                     cache.cross_attention_cache = _beginning(cache.cross_attention_cache, rows)
                 else:
                     cache = _beginning(cache, rows, length)
-            self._caches[shape] = cache
-        self._caches[shape].reset()
-        return self._caches[shape]
+            self.caches[shape] = cache
+        self.caches[shape].reset()
+        return self.caches[shape]
 
 
 class _FirstRows(LogitsProcessor):

@@ -154,6 +154,7 @@ class DeviceBatches:
 
     Attributes:
         size: The most items of a device batch.
+        steps: The compiled steps of the model, if it has some.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class DeviceBatches:
             counters: Counts batches, items and device time, including those of batches that did not fit.
             steps: The compiled steps of the model, whose caches are freed when the device runs out of memory.
         """
-        self._steps = steps
+        self.steps = steps
         self._collect = collect
         self._item = item
         self._length = length
@@ -237,7 +238,7 @@ class DeviceBatches:
             StartupError: The model has no steps that can be compiled.
             RequestError: It failed.
         """
-        steps = self._steps
+        steps = self.steps
         try:
             for length in reversed(steps.lengths) if steps and items else ():
                 rows = self.size
@@ -250,12 +251,12 @@ class DeviceBatches:
         finally:
             if steps:
                 steps.warming_up = None
-        if not (steps and steps.shapes):
+        if not (steps and steps.caches):
             raise StartupError(
                 "YAML, handler, compile: expected a model that generates a limited number of tokens (max_new_tokens)"
                 " without beams, got none; build the archive without --compile"
             )
-        logger.info("compiled the steps of %d shapes, rows and tokens: %s", len(steps.shapes), steps.shapes)
+        logger.info("compiled steps for these rows and tokens: %s", sorted(steps.caches))
 
     def _is_batch_ready(self, call: CallItems, *, computing: bool) -> bool:
         """Return whether a full batch or the last one can be submitted; wait for it unless `computing`."""
@@ -318,8 +319,8 @@ class DeviceBatches:
             if isinstance(error, StageLost) or (_is_of_device(error) and not is_out_of_memory(error)):
                 raise
             if is_out_of_memory(error):
-                if self._steps:
-                    self._steps.free()
+                if self.steps:
+                    self.steps.free()
                 failure: RequestError = OutOfDeviceMemory(
                     f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
                 )

@@ -142,6 +142,7 @@ def build(
     stages: int = 1,
     engine: str | None = None,
     dtype: str | None = None,
+    compiled: bool = False,
     handlers: Path | None = None,
 ) -> Path:
     """Build the archive of a model; an archive of that name and version is replaced.
@@ -160,6 +161,7 @@ def build(
             get successive GPUs of `gpus`.
         engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
         dtype: Name of a dtype, or "auto"; by default that in the YAML.
+        compiled: Whether the steps that generate tokens are compiled while the model loads; otherwise the YAML decides.
         handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings; by default `handlers` in the
             current folder if it has this kind, or else in the package.
 
@@ -196,6 +198,13 @@ def build(
         dtype=dtype,
         stages=stages,
     )
+    if compiled:
+        if (kind in _NETWORKS, stages, engine) != (False, 1, TORCH):
+            raise UsageError(
+                f"--compile: expected a model that generates text, in one stage and with the engine {TORCH}, got a {kind}"
+                f" handler, {stages} and {engine}; build it without --compile"
+            )
+        settings["handler"]["compile"] = True
     if conversion or "engine" in settings["handler"]:
         settings["handler"]["engine"] = engine
     if conversion:

@@ -18,6 +18,7 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import StartupError
+from runtime.compiled_steps import CompiledSteps
 from speech_handler import SpeechHandler
 from support.alike import assert_alike
 from support.audio import noise
@@ -42,7 +43,10 @@ def frames(root: Path) -> np.ndarray:
 def clips(factor: int) -> list[Clip]:
     """Clips and a still, of several lengths."""
     events = [(random_event_clip(random.Random(seed)), count) for seed, count in enumerate((8, 5, 1, 4, 8))]
-    drawn = [np.stack([np.asarray(event.draw(k / 8, 5 * factor, 3 * factor)) for k in range(count)]) for event, count in events]
+    drawn = [
+        np.stack([np.asarray(event.draw(k / 8, 5 * factor, 3 * factor)) for k in range(count)])
+        for event, count in events
+    ]
     return [Clip(each, [k / 2 for k in range(len(each))]) for each in drawn]
 
 
@@ -88,3 +92,44 @@ def test_answers_are_those_of_steps_that_are_not_compiled_and_no_request_waits_f
     answers = [[each for answered in compiled.batches.map(request) for each in answered] for request in requests]
     assert_alike(answers, [expected[0], expected[0], expected[0][:2]])
     assert counters["stats"]["unique_graphs"] == before > 0
+
+
+def test_a_shape_is_that_of_the_next_power_of_two_and_shares_one_memory(demo_model, media):
+    compiled = load("caption", demo_model, device_batch=6)
+    steps = compiled.batches.steps
+    assert [rows for rows, _ in sorted(steps.caches)] == [1, 2, 4, 8]
+    addresses = {layer.keys.data_ptr() for cache in steps.caches.values() for layer in cache.layers[:1]}
+    compiled.batches.map([frames(media)])
+    assert addresses == {steps.caches[8, steps.lengths[0]].layers[0].keys.data_ptr()}
+
+
+def test_too_little_memory_halves_the_sizes_too(demo_model, media, monkeypatch):
+    expected = load("caption", demo_model, compiled=False).batches.map([frames(media)])
+    torch.compiler.reset()
+    prepare = CompiledSteps.generate
+
+    def generate(self: CompiledSteps, model: Any, inputs: Any, *arguments: Any) -> torch.Tensor:
+        if len(inputs["input_ids"]) > 2:
+            raise torch.cuda.OutOfMemoryError
+        return prepare(self, model, inputs, *arguments)
+
+    monkeypatch.setattr(CompiledSteps, "generate", generate)
+    compiled = load("caption", demo_model, device_batch=8)
+    assert [rows for rows, _ in sorted(compiled.batches.steps.caches)] == [1, 2]
+    assert_alike(compiled.batches.map([frames(media)]), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "save", "settings"),
+    [
+        ("caption", save_git, {}),
+        ("speech", save_parakeet_tdt, {}),
+        ("caption", None, {"generation": {"num_beams": 2, "max_new_tokens": 8}}),
+        ("caption", None, {"generation": {"max_length": 24}}),
+        ("caption", None, {"stages": 2}),
+        ("caption", None, {"compile": "yes"}),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_while_it_loads(kind, save, settings, demo_model, tmp_path):
+    with pytest.raises(StartupError, match="YAML, handler, compile: expected .*; build the archive without --compile"):
+        load(kind, save(tmp_path) if save else demo_model, **settings)
