@@ -32,7 +32,7 @@ from transformers import (
 from reelscribe.errors import StartupError
 
 _WARM_UP_TOKENS = 5
-"""Tokens for which a shape is compiled, recorded and replayed: the first follows the prompt, each other takes a step."""
+"""Tokens for which a shape is compiled, recorded and replayed: the first follows the prompt, all others take a step."""
 
 _PROMPT_INPUTS = ("input_ids", "inputs_embeds", "attention_mask", "mm_token_type_ids", "decoder_input_ids")
 """The inputs of `generate` that have a row for each text and a column for each token of its prompt."""

@@ -197,14 +197,8 @@ def build(
         weights=WEIGHTS_FOLDER if bundle else None,
         dtype=dtype,
         stages=stages,
+        **_compiled(kind, stages, engine) if compiled else {},
     )
-    if compiled:
-        if (kind in _NETWORKS, stages, engine) != (False, 1, TORCH):
-            raise UsageError(
-                f"--compile: expected a model that generates text, in one stage and with the engine {TORCH}, got a {kind}"
-                f" handler, {stages} and {engine}; build it without --compile"
-            )
-        settings["handler"]["compile"] = True
     if conversion or "engine" in settings["handler"]:
         settings["handler"]["engine"] = engine
     if conversion:
@@ -225,6 +219,16 @@ def build(
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
+
+
+def _compiled(kind: str, stages: int, engine: str) -> dict[str, Any]:
+    """Return the setting for compiled steps. Raises UsageError for what does not generate text with torch alone."""
+    if (kind in _NETWORKS, stages, engine) != (False, 1, TORCH):
+        raise UsageError(
+            f"--compile: expected a model that generates text, in one stage and with the engine {TORCH}, got a {kind}"
+            f" handler, --stages {stages} and the engine {engine}; build it without --compile"
+        )
+    return {"compile": True}
 
 
 def _check_names(name: str, version: str) -> None:

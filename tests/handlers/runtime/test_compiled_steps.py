@@ -131,5 +131,5 @@ def test_too_little_memory_halves_the_sizes_too(demo_model, media, monkeypatch):
     ],
 )
 def test_what_cannot_be_compiled_is_refused_while_it_loads(kind, save, settings, demo_model, tmp_path):
-    with pytest.raises(StartupError, match="YAML, handler, compile: expected .*; build the archive without --compile"):
+    with pytest.raises(StartupError, match=r"YAML, handler, compile: expected .*; build the archive without --compile"):
         load(kind, save(tmp_path) if save else demo_model, **settings)
