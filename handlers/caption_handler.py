@@ -46,8 +46,10 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
                 item="frame",
                 counters=counters,
                 in_flight=settings.in_flight if second_stage else 1,
+                steps=captioner.steps,
             ),
             counters,
+            captioner.black_frames,
         )
 
     def load_second_stage(self, settings: CaptionSettings, device: torch.device) -> StageFunction:

@@ -49,8 +49,10 @@ class ClipHandler(ModelHandler[ClipSettings]):
                 most_padding=MOST_PADDING,
                 counters=counters,
                 in_flight=settings.in_flight if second_stage else 1,
+                steps=describer.steps,
             ),
             counters,
+            describer.black_clips,
         )
 
     def load_second_stage(self, settings: ClipSettings, device: torch.device) -> StageFunction:

@@ -98,8 +98,10 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
                 length=lambda chunk: len(chunk.samples),
                 counters=counters,
                 in_flight=settings.in_flight if second_stage else 1,
+                steps=model.steps,
             ),
             counters,
+            lambda count: [silence(model, model.chunk_seconds) for _ in range(count)],
         )
 
     def load_second_stage(self, settings: SpeechSettings, device: torch.device) -> StageFunction:
@@ -145,9 +147,14 @@ def load_speech_model(
         known = ", ".join(SPEECH_ARCHITECTURES)
         raise StartupError(f"model {settings.model}: expected {known} or a ...ForCTC, got {architecture}")
     # A model that cannot transcribe must not load, and no request should wait for lazy initialisation.
-    silence = np.zeros(model.sample_rate, np.float32)
-    model.transcribe([Chunk(silence, TranscriptionOptions(word_times=model.word_times))])
+    model.transcribe([silence(model, 1)])
     return model
+
+
+def silence(model: SpeechModel, seconds: float) -> Chunk:
+    """Return a chunk of silence."""
+    samples = np.zeros(round(seconds * model.sample_rate), np.float32)
+    return Chunk(samples, TranscriptionOptions(word_times=model.word_times))
 
 
 def _architecture(settings: SpeechSettings) -> str:

@@ -20,7 +20,7 @@ the model's input size. Audio is noise in windows of 30 s. Each window is decode
 which random weights would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
 
 The models are BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B-Instruct; and, where --models names them,
-Parakeet-TDT-0.6b-v3, Canary-1b-v2 and Qwen3-ASR-1.7B, whose work is not counted and which have no static caches.
+Parakeet-TDT-0.6b-v3, Canary-1b-v2 and Qwen3-ASR-1.7B, whose work is not counted.
 
 Each variant is a loaded model of its own (BLIP-2: 8 GB; choose --variants for a small GPU). Every round runs all
 variants of a batch once:
@@ -28,9 +28,8 @@ variants of a batch once:
 - bf16: the handlers' default: bfloat16, attention by torch's scaled_dot_product_attention (SDPA).
 - fp16: float16.
 - eager: bf16 with attention as plain multiplications.
-- static: bf16 with a cache of fixed size.
-- compiled: the same, with torch.compile for the step that generates a token.
-- graphs: the same, with CUDA graphs too (torch.compile's "reduce-overhead").
+- compiled: bf16 with compiled steps, as archives built with --compile have them (handlers/runtime/compiled_steps.py).
+  A Parakeet has none.
 
 The columns that are shares of the time:
 
@@ -56,7 +55,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -120,13 +118,12 @@ def measure(
     """The table of one model."""
     columns = ("device batch, variant", subject.unit, "ms", "idle", "of matrix rate", "of bandwidth", "of both")
     report = Report(subject.title, columns)
-    if subject.work is None:
-        variants = {name: variant for name, variant in variants.items() if not variant.static}
+    torch.compiler.reset()  # torch stops compiling after some models, as a process of a handler has one
     with tempfile.TemporaryDirectory() as directory:
         subject.save(Path(directory), device)
         loaded = {name: subject.load(Path(directory), variant, device) for name, variant in variants.items()}
-    for items in batches:
-        torch.compiler.reset()  # torch stops compiling a function after some sizes
+    loaded = {name: each for name, each in loaded.items() if each.compiled == variants[name].compile}
+    for items in sorted(batches, reverse=True):  # the caches of the largest one hold those of the others
         runs = {name: each.batch(items) for name, each in loaded.items()}
         for name in [name for name, run in runs.items() if not _fits(variants[name], loaded[name], run)]:
             del runs[name]
@@ -155,19 +152,19 @@ def _shares(work: Sequence[Work], ceiling: Ceilings, spent: float) -> list[str]:
 
 
 def _fits(variant: Variant, loaded: Loaded, run: Callable[[], object]) -> bool:
-    """Warm a batch up and return whether it fits into memory. CUDA graphs are recorded in the second run."""
-    counters.clear()
+    """Warm a batch up and return whether it fits into memory."""
     try:
         for _ in range(WARM_UP):
             run()
     except torch.cuda.OutOfMemoryError:
+        if loaded.compiled:
+            loaded.generator.compiled_steps.free()
         torch.cuda.empty_cache()
         return False
     # The variant ran with its settings. The type of the whole model is not checked: BLIP-2's Q-Former has another one.
     assert str(next(loaded.generator.parameters()).dtype) == f"torch.{variant.dtype}", variant
     assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == variant.attention, variant
-    assert hasattr(loaded.generator, "_previous_max_cache_length") == variant.static, variant
-    assert bool(counters["stats"]["unique_graphs"]) == (variant.compile_mode is not None), variant
+    assert not variant.compile or loaded.generator.compiled_steps.caches, variant
     return True
 
 

@@ -21,6 +21,7 @@ from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.errors import StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, revision_of
 from runtime.pretrained import from_pretrained, load_pretrained
@@ -57,6 +58,7 @@ class Captioner:
         processor: The processor of transformers.
         transform: Computes pixel values of frames.
         dtype: The dtype of pixel values.
+        steps: The compiled steps of the model, if the settings ask for them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Captioner:
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
         self.dtype = settings.torch_dtype(device)
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
+        self.steps = CompiledSteps(self._family.generator(self.model), ()) if settings.compile else None
         self._second_stage = second_stage or LocalSecondStage(
             partial(self._family.generate, self.model, settings.generation)
         )
@@ -97,7 +100,12 @@ class Captioner:
         self._prefix = self._repeated_prompt()
         self._check_preprocessing()
         # A model that cannot caption must not load, and no request should wait for lazy initialisation.
-        self.caption([np.zeros((1, self.transform.input_size.height, self.transform.input_size.width, 3), np.uint8)])
+        self.caption([self.black_frames(1)])
+
+    def black_frames(self, count: int) -> FrameArray:
+        """Return black frames of the model's input size, (count, H, W, 3)."""
+        size = self.transform.input_size
+        return np.zeros((count, size.height, size.width, 3), np.uint8)
 
     def caption(self, frames: list[FrameArray]) -> list[FrameCaption]:
         """Caption frames: encode them, generate tokens, and decode these.

@@ -24,6 +24,7 @@ from reelscribe.contract.clips import CLIP_PROMPT, STILL_PROMPT, Clip, ClipBudge
 from reelscribe.contract.descriptions import ClipModelDescription
 from reelscribe.contract.fields import round_confidence
 from reelscribe.errors import PromptError, StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.generation import end_tokens
 from runtime.metrics import Counters
 from runtime.model_settings import ModelSettings, revision_of
@@ -40,6 +41,10 @@ MAX_PROMPT_LETTERS = 100_000
 """The most letters of a prompt, which is more than most models can read."""
 
 _WARM_UP_TOKENS = 2
+
+_CACHE_LENGTHS = (1024, 2048, 4096, 8192)
+"""Lengths of the caches of compiled steps, in tokens of a clip, its prompt and its description. With more lengths, less
+memory would be read in vain for each token; with fewer, less time is taken to compile."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ class Describer:
         family: What is special about its family.
         budget: How many frames of a clip it takes, and at which size.
         dtype: The dtype of pixel values.
+        steps: The compiled steps of the model, if the settings ask for them.
     """
 
     def __init__(
@@ -153,14 +159,18 @@ class Describer:
         model_class = AutoModelForImageTextToText if second_stage is None else _stages(settings, self.family)[0]
         self.model = load_pretrained(model_class, settings, device)
         self._ends = end_tokens(self.model.generation_config, settings.generation)
+        self.steps = CompiledSteps(self.model, self._cache_lengths()) if settings.compile else None
         # A model that cannot describe must not load, and no request should wait for lazy initialisation.
-        size = self.budget.frame_size(self.budget.min_frames, 16 * self.budget.factor, 9 * self.budget.factor)
-        frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
-        times = [k / self.budget.fps for k in range(len(frames))]
         few = {"max_new_tokens": _WARM_UP_TOKENS, "min_new_tokens": None}
         self._second_stage = second_stage or self._local_stage({**settings.generation, **few})
-        self.describe([[Clip(frames, times)]])
+        self.describe([self.black_clips(1)])
         self._second_stage = second_stage or self._local_stage(settings.generation)
+
+    def black_clips(self, count: int) -> list[Clip]:
+        """Return short black clips."""
+        size = self.budget.frame_size(self.budget.min_frames, 16 * self.budget.factor, 9 * self.budget.factor)
+        frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
+        return [Clip(frames, [k / self.budget.fps for k in range(len(frames))])] * count
 
     def describe(self, clips: list[Sequence[Clip]]) -> list[ClipDescription]:
         """Describe clips: encode them, generate tokens, and decode these.
@@ -203,7 +213,8 @@ class Describer:
                 inputs |= self._pixels(stills, "pixel_values", "image_grid_thw")
             if videos:
                 inputs |= self._pixels(videos, "pixel_values_videos", "video_grid_thw")
-                inputs |= {name: value.to(self._device) for name, value in self.family.video_inputs(videos).items()}
+            # Without videos, too: a compiled step takes no other arguments than those it was compiled for.
+            inputs |= {name: value.to(self._device) for name, value in self.family.video_inputs(videos).items()}
         self._counters.add("frames", sum(len(clip.frames) for clip in clips))
         return inputs
 
@@ -282,6 +293,12 @@ class Describer:
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
             )
         )
+
+    def _cache_lengths(self) -> list[int]:
+        """The lengths that caches of compiled steps have: no more than the longest clips need."""
+        pixels = self.budget.factor**2 * (self.family.patching.frames if self.budget.whole_clip else 1)
+        longest = (self.budget.total_pixels or 0) // pixels + self.settings.generation.get("max_new_tokens", 0)
+        return [length for length in _CACHE_LENGTHS if length < 2 * longest] or [*_CACHE_LENGTHS[:1]]
 
     def _local_stage(self, options: dict[str, Any]) -> LocalSecondStage:
         return LocalSecondStage(partial(self.family.generate, self.model, options))

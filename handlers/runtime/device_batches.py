@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from reelscribe.errors import OutOfDeviceMemory, RequestError, RequestFailed, StageFailed, StageLost
+from reelscribe.errors import OutOfDeviceMemory, RequestError, RequestFailed, StageFailed, StageLost, StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.metrics import Counters
 
 Items = Any
@@ -153,6 +154,7 @@ class DeviceBatches:
 
     Attributes:
         size: The most items of a device batch.
+        steps: The compiled steps of the model, if it has some.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class DeviceBatches:
         length: Callable[[Any], int] | None = None,
         most_padding: float = 1.0,
         counters: Counters | None = None,
+        steps: CompiledSteps | None = None,
     ) -> None:
         """Set up batches for one model.
 
@@ -178,7 +181,9 @@ class DeviceBatches:
             length: The length of an item. If given, the longest items run first, next to items of similar length.
             most_padding: Limit (0 to 1) for the part of a batch that is padding, if items are padded to the longest.
             counters: Counts batches, items and device time, including those of batches that did not fit.
+            steps: The compiled steps of the model, whose caches are freed when the device runs out of memory.
         """
+        self.steps = steps
         self._collect = collect
         self._item = item
         self._length = length
@@ -222,6 +227,36 @@ class DeviceBatches:
             call.cancel()
             self._discard(pending for _, pending in in_flight)
         return call.results()
+
+    def warm_up(self, items: Callable[[int], Items] | None) -> None:
+        """Compile the steps of the model for all sizes of batches, so that no request waits for that.
+
+        Args:
+            items: Makes a number of items; None of a model without such steps.
+
+        Raises:
+            StartupError: The model has no steps that can be compiled.
+            RequestError: It failed.
+        """
+        steps = self.steps
+        try:
+            for length in reversed(steps.lengths) if steps and items else ():
+                rows = self.size
+                while rows:
+                    steps.warming_up = length
+                    (result,) = self.map([items(rows)])
+                    if isinstance(result, RequestError):
+                        raise result
+                    rows = min(self.size, 1 << (rows - 1).bit_length() >> 1)  # the next smaller power of two
+        finally:
+            if steps:
+                steps.warming_up = None
+        if not (steps and steps.caches):
+            raise StartupError(
+                "YAML, handler, compile: expected a model that generates a limited number of tokens (max_new_tokens)"
+                " without beams, got none; build the archive without --compile"
+            )
+        logger.info("compiled steps for these rows and tokens: %s", sorted(steps.caches))
 
     def _is_batch_ready(self, call: CallItems, *, computing: bool) -> bool:
         """Return whether a full batch or the last one can be submitted; wait for it unless `computing`."""
@@ -284,6 +319,8 @@ class DeviceBatches:
             if isinstance(error, StageLost) or (_is_of_device(error) and not is_out_of_memory(error)):
                 raise
             if is_out_of_memory(error):
+                if self.steps:
+                    self.steps.free()
                 failure: RequestError = OutOfDeviceMemory(
                     f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
                 )

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor
 
+from runtime.compiled_steps import generate_tokens
 from runtime.second_stage import TensorTree
 
 
@@ -50,7 +51,7 @@ def generate(
             tokens, averages = output.sequences, _beam_averages(output, 1.0 if penalty is None else penalty)
         else:
             recorder = _LogprobRecorder()
-            tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([*processors, recorder]))
+            tokens = generate_tokens(model, inputs, options, [*processors, recorder])
             averages = recorder.averages(tokens, ends)
         # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
         # stage (pipeline/stage_link.py).

@@ -69,6 +69,10 @@ class ModelSettings:
     stage_seconds: float = 30.0
     """With 2 stages: both restart if a transfer between them takes more seconds, or if one is stopped for longer."""
 
+    compile: bool = False
+    """Whether the steps that generate tokens are compiled (runtime/compiled_steps.py). This is for models that generate
+    text, in one stage and with the engine torch."""
+
     def __post_init__(self) -> None:
         if self.weights is None:
             check_folder("model", self.model)
@@ -81,6 +85,7 @@ class ModelSettings:
                 f"YAML, handler, engine {self.engine}: expected converted weights in `converted` and one stage, got"
                 f" {self.converted} and {self.stages}; build the archive with --engine {self.engine}, without --stages"
             )
+        self._check_compile()
         if self.device_batch is not None and (type(self.device_batch) is not int or self.device_batch < 1):
             raise StartupError(f"YAML, handler, device_batch: expected null, 1 or more, got {self.device_batch!r}")
         for name in ("cpu_threads", "in_flight"):
@@ -93,6 +98,13 @@ class ModelSettings:
         if type(self.stage_seconds) not in (int, float) or not 0 < self.stage_seconds < math.inf:
             raise StartupError(
                 f"YAML, handler, stage_seconds: expected a finite number over 0, got {self.stage_seconds!r}"
+            )
+
+    def _check_compile(self) -> None:
+        if type(self.compile) is not bool or (self.compile and (self.engine, self.stages) != ("torch", 1)):
+            raise StartupError(
+                f"YAML, handler, compile: expected true or false, and with true the engine torch and one stage, got"
+                f" {self.compile!r}, {self.engine} and {self.stages}; build the archive without --compile"
             )
 
     @classmethod

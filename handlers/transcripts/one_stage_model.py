@@ -15,6 +15,7 @@ from transformers import AutoProcessor, ParakeetFeatureExtractor
 
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import PromptError, StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.metrics import Counters
 from runtime.model_settings import revision_of
 from runtime.pretrained import from_pretrained, load_pretrained
@@ -47,6 +48,8 @@ class OneStageModel(ABC, Generic[Answer]):
     aligns = False
     detects_among = False
     generation: dict[str, Any]
+    steps: CompiledSteps | None = None
+    """Those of a model that generates text, if the settings ask for them."""
 
     def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:
         """Load the model.

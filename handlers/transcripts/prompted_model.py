@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
 from reelscribe.errors import StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.generation import LimitedTokens, end_tokens, generate
 from runtime.metrics import Counters
 from transcripts.one_stage_model import OneStageModel
@@ -68,7 +69,11 @@ class PromptedModel(OneStageModel[GeneratedText]):
         self._ends = end_tokens(self.model.generation_config, self._options)
         self.model.generation_config.max_length = None  # or each call would warn that max_new_tokens is given as well
         self.generation = {"tokens_per_second": settings.tokens_per_second, **settings.generation}
-        self._check_positions()
+        needed = self._check_positions()
+        if settings.compile:
+            # With the longest prompt, and without one, as most chunks are.
+            lengths = (needed - self.prompt_tokens, needed)
+            self.steps = CompiledSteps(self.model, lengths, self._encoder_length())
 
     @abstractmethod
     def inputs(self, chunk: Chunk) -> dict[str, Tensor]:
@@ -106,17 +111,30 @@ class PromptedModel(OneStageModel[GeneratedText]):
         limit = self._settings.token_limit(seconds)
         return min(limit, int(self._settings.generation.get("max_new_tokens", limit)))
 
-    def _check_positions(self) -> None:
-        """Raise StartupError if the longest chunk, with the longest prompt, has no room in the model."""
-        positions = self.model.config.get_text_config().max_position_embeddings
+    def _encoder_length(self) -> int | None:
+        """The number of states that an encoder makes of the longest chunk; None if the model has no such part."""
+        if not self.model.config.is_encoder_decoder:
+            return None
+        inputs = self.on_device(self.inputs(self._longest_chunk()))
+        with torch.inference_mode():
+            states = self.model.get_encoder()(inputs[self.model.main_input_name]).last_hidden_state
+        return int(states.shape[1])
+
+    def _longest_chunk(self) -> Chunk:
         silence = np.zeros(round(self.chunk_seconds * self.sample_rate), np.float32)
-        prompt = self.inputs(Chunk(silence, TranscriptionOptions()))[self.prompt_input].shape[1]
+        return Chunk(silence, TranscriptionOptions())
+
+    def _check_positions(self) -> int:
+        """Return how many positions the longest chunk needs with the longest prompt; StartupError if it has no room."""
+        positions: int = self.model.config.get_text_config().max_position_embeddings
+        prompt = self.inputs(self._longest_chunk())[self.prompt_input].shape[1]
         needed = prompt + self.prompt_tokens + self._token_limit(self.chunk_seconds) + 1
         if needed > positions:
             raise StartupError(
                 f"YAML, handler, chunk_seconds: expected chunks with room in the {positions} positions of"
                 f" {type(self.model).__name__}, got {self.chunk_seconds:g}, for which it needs {needed}; give less"
             )
+        return int(needed)
 
 
 def _pad(parts: Sequence[dict[str, Tensor]], left_padded: Collection[str]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.speech import BOTH, ChunkTranscript, SpeechSegment, TranscriptionOptions
 from reelscribe.errors import PromptError, StartupError
+from runtime.compiled_steps import CompiledSteps
 from runtime.model_settings import ModelSettings
 from runtime.prompt_text import plain_tokens
 
@@ -144,6 +145,8 @@ class SpeechModel(Protocol):
     """Commit or digest of the weights."""
     dtype: str
     """Name of the data type that the model computes in."""
+    steps: CompiledSteps | None
+    """The compiled steps of the model, if the settings ask for them."""
 
     def check_previous_text(self, text: str) -> None:
         """Raise PromptError if the model cannot take a text for what was said before a chunk."""

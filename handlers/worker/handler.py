@@ -26,7 +26,7 @@ from reelscribe import wire
 from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import identity_of
 from reelscribe.errors import StartupError
-from runtime.device_batches import DeviceBatches
+from runtime.device_batches import DeviceBatches, Items
 from runtime.metrics import Counters, MetricsReporter
 from runtime.model_settings import Settings
 from runtime.second_stage import SecondStage, StageFunction
@@ -63,6 +63,8 @@ class LoadedModel:
     """Runs items through the model."""
     counters: Counters = field(default_factory=Counters)
     """The counters of the model and of `batches`."""
+    example: Callable[[int], Items] | None = None
+    """Makes a number of items, with which compiled steps are warmed up; None where it has none."""
 
     @cached_property
     def identity(self) -> str:
@@ -136,6 +138,8 @@ class ModelHandler(ABC, Generic[Settings]):
         if settings.stages == 1:
             device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
             model = self.load_model(settings, device, _response_seconds(config))
+            if settings.compile:
+                model.batches.warm_up(model.example)
             self._start(context, settings, model, device)
         else:
             self._load_stage(context, settings, gpu)

@@ -541,3 +541,16 @@ def test_an_engine_needs_its_package_and_an_architecture_that_it_knows(monkeypat
         UsageError, match=r"expected the package ctranslate2, got none; .*pip install .*\[ctranslate2\]'"
     ):
         build("words", "speech", demo_speech, tmp_path, engine="ctranslate2", handlers=HANDLERS)
+
+
+def test_compile_is_written_for_what_generates_and_refused_for_all_else(monkeypatch, tmp_path, demo_model, demo_speech):
+    arguments = ["compiled", "--weights", demo_model, "--model-store", str(tmp_path), "--compile"]
+    assert run(monkeypatch, *arguments).exit_code == 0
+    assert settings_of(tmp_path / "compiled.mar")["handler"]["compile"] is True
+    plain = build("plain", "caption", demo_model, tmp_path, handlers=HANDLERS)
+    assert settings_of(plain)["handler"]["compile"] is False
+    cases = [("shot", {}), ("caption", {"stages": 2}), ("speech", {"engine": "ctranslate2"})]
+    weights = {"shot": str(save_transnetv2(tmp_path / "shots")), "caption": demo_model, "speech": demo_speech}
+    for kind, options in cases:
+        with pytest.raises(UsageError, match="--compile: expected a model that generates text, in one stage"):
+            build("refused", kind, weights[kind], tmp_path, compiled=True, handlers=HANDLERS, **options)

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from transformers import CompileConfig
 
 from captions.captioner import Captioner, CaptionSettings
 from clips.describer import ClipSettings, Describer
@@ -55,35 +54,18 @@ class Variant:
 
     dtype: DType = "bfloat16"
     attention: Literal["sdpa", "eager"] = "sdpa"
-    static: bool = False
-    compile_mode: str | None = None
+    compile: bool = False
 
-    def options(self, generation: dict[str, Any]) -> dict[str, Any]:
-        """Options of `generate`, with the cache of this variant."""
-        return {**generation, "cache_implementation": "static" if self.static else "dynamic"}
-
-    def set_up(self, model: Any, generator: Any) -> None:
-        """Set a loaded model of transformers to this variant; `generator` is the part of it that generates text."""
-        model.set_attn_implementation(self.attention)
-        config = generator.generation_config
-        config.cache_implementation = "static" if self.static else None
-        config.disable_compile = self.compile_mode is None
-        if self.compile_mode is not None:
-            on_gpu = model.device.type == "cuda"
-            # Compiled for one size of batch. On a CPU, only the graph is made, and no code.
-            config.compile_config = CompileConfig(
-                mode=self.compile_mode, dynamic=False, backend="inductor" if on_gpu else "eager"
-            )
-            config.compile_config._compile_all_devices = not on_gpu
+    def settings(self, generation: dict[str, Any]) -> dict[str, Any]:
+        """Settings of a handler for this variant."""
+        return {"dtype": self.dtype, "compile": self.compile, "generation": generation}
 
 
 VARIANTS = {
     "bf16": Variant(),
     "fp16": Variant(dtype="float16"),
     "eager": Variant(attention="eager"),
-    "static": Variant(static=True),
-    "compiled": Variant(static=True, compile_mode="default"),
-    "graphs": Variant(static=True, compile_mode="reduce-overhead"),
+    "compiled": Variant(compile=True),
 }
 
 
@@ -98,6 +80,11 @@ class Loaded:
     batch: Callable[[int], Callable[[], object]]
     """Takes a number of items, and returns a function that runs this many through the model."""
 
+    @property
+    def compiled(self) -> bool:
+        """True if it generates in compiled steps."""
+        return hasattr(self.generator, "compiled_steps")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -111,7 +98,7 @@ class Subject:
     load: Callable[[Path, Variant, torch.device], Loaded]
     work: Callable[[int], list[Work]] | None = None
     """Takes a number of items, and returns the work of a batch of this many. None where it is not counted: such a
-    model has no columns of shares, and runs without static caches."""
+    model has no columns of shares."""
 
 
 def blip2(size: Size, tokens: int) -> Subject:
@@ -119,9 +106,8 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        options = variant.options(generation)
-        captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=options), device)
-        variant.set_up(captioner.model, captioner.model.language_model)
+        captioner = Captioner(CaptionSettings(str(folder), **variant.settings(generation)), device)
+        captioner.model.set_attn_implementation(variant.attention)
         frame = captioner.transform.input_size
 
         def batch(items: int) -> Callable[[], object]:
@@ -147,13 +133,13 @@ def whisper(size: Size, tokens: int) -> Subject:
     # With random weights, results would be dropped or repeated at random.
     settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,), "no_speech_threshold": None}
     suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
-    settings["generation"] = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
+    generation = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        model = WhisperModel(SpeechSettings(str(folder), dtype=variant.dtype, **settings), device)
+        model = WhisperModel(SpeechSettings(str(folder), **variant.settings(generation), **settings), device)
         assert isinstance(model.engine, TorchEngine)
         network = model.engine.model
-        variant.set_up(network, network)
+        network.set_attn_implementation(variant.attention)
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
@@ -195,9 +181,8 @@ def speech(model: str, size: Size, tokens: int) -> Subject:
     generation = {} if kind.model_class is TdtModel else {"max_new_tokens": tokens, "min_new_tokens": tokens}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        settings = SpeechSettings(str(folder), dtype=variant.dtype, language=None, generation=generation)
-        loaded = kind.model_class(settings, device)
-        variant.set_up(loaded.model, loaded.model)
+        loaded = kind.model_class(SpeechSettings(str(folder), **variant.settings(generation)), device)
+        loaded.model.set_attn_implementation(variant.attention)
         samples = np.random.default_rng(0).normal(0, 0.1, round(30 * loaded.sample_rate)).astype(np.float32)
         options = TranscriptionOptions(language="en" if loaded.languages else None)
 
@@ -225,9 +210,8 @@ def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Su
     grid: list[tuple[int, int, int]] = []
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        options = variant.options(generation)
-        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=options), device)
-        variant.set_up(describer.model, describer.model)
+        describer = Describer(ClipSettings(str(folder), **variant.settings(generation)), device)
+        describer.model.set_attn_implementation(variant.attention)
         frame = describer.budget.frame_size(count, width, height)
         frames = np.random.default_rng(0).integers(0, 256, (count, frame.height, frame.width, 3), np.uint8)
         clip = Clip(frames, [(k + 0.5) / 2 for k in range(count)])

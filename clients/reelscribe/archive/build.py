@@ -139,6 +139,7 @@ def build(
     stages: int = 1,
     engine: str | None = None,
     dtype: str | None = None,
+    compiled: bool = False,
     handlers: Path | None = None,
 ) -> Path:
     """Build the archive of a model; an archive of that name and version is replaced.
@@ -157,6 +158,7 @@ def build(
             get successive GPUs of `gpus`.
         engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
         dtype: Name of a dtype, or "auto"; by default that in the YAML.
+        compiled: Whether the steps that generate tokens are compiled while the model loads; otherwise the YAML decides.
         handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings; by default `handlers` in the
             current folder if it has this kind, or else in the package.
 
@@ -192,6 +194,7 @@ def build(
         weights=WEIGHTS_FOLDER if bundle else None,
         dtype=dtype,
         stages=stages,
+        **_compiled(kind, stages, engine) if compiled else {},
     )
     if conversion or "engine" in settings["handler"]:
         settings["handler"]["engine"] = engine
@@ -213,6 +216,16 @@ def build(
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
+
+
+def _compiled(kind: str, stages: int, engine: str) -> dict[str, Any]:
+    """Return the setting for compiled steps. Raises UsageError for what does not generate text with torch alone."""
+    if (kind in _NETWORKS, stages, engine) != (False, 1, TORCH):
+        raise UsageError(
+            f"--compile: expected a model that generates text, in one stage and with the engine {TORCH}, got a {kind}"
+            f" handler, --stages {stages} and the engine {engine}; build it without --compile"
+        )
+    return {"compile": True}
 
 
 def _check_names(name: str, version: str) -> None:

@@ -43,6 +43,10 @@ class Blip2(Family):
         """Encode frames to "features", (B, queries, D)."""
         return {"features": model.get_image_features(pixel_values, return_dict=True).pooler_output}
 
+    def generator(self, model: Any) -> Any:
+        """Return the language model."""
+        return model.language_model
+
     def generate(self, model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
         """Generate the tokens of captions.
 

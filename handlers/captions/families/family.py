@@ -43,6 +43,10 @@ class Family:
         inputs = processor(images=image, text=prompt, return_tensors="pt")
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
+    def generator(self, model: Any) -> Any:
+        """Return the part of a model that generates."""
+        return model
+
     def generate(self, model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
         """Generate the tokens of captions: the second stage.
 

@@ -91,6 +91,7 @@ class CTranslate2Engine:
         self.dtype: str = self.model.compute_type
         self.revision = revision_of(settings, self)
         self.positions: int = config.max_target_positions
+        self.steps = None
         self._encoder = None
         if (settings.converted_folder / ENCODER_FILE).exists():
             folder, dtype = str(settings.converted_folder), _float_type(self.dtype)

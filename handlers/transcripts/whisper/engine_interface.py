@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from runtime.compiled_steps import CompiledSteps
 from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 
 
@@ -93,6 +94,8 @@ class WhisperEngine(Protocol):
     """Commit or digest of the weights."""
     positions: int
     """Number of the decoder's positions."""
+    steps: CompiledSteps | None
+    """The compiled steps of the decoder, if the settings ask for them."""
 
     def encode(self, features: Tensor) -> Tensor:
         """Run the encoder.

@@ -91,7 +91,7 @@ class WhisperModel:
         extractor = processor.feature_extractor
         self._log_mel = LogMel(extractor, device)
         self.engine = _load_engine(settings, device, whole=second_stage is None)
-        self.revision, self.dtype = self.engine.revision, self.engine.dtype
+        self.revision, self.dtype, self.steps = self.engine.revision, self.engine.dtype, self.engine.steps
         self._second_stage = second_stage or LocalSecondStage(
             WindowTranscriber(self.engine, processor.tokenizer, settings).transcribe
         )

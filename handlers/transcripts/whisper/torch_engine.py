@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from transformers.modeling_outputs import BaseModelOutput
 
 from reelscribe.errors import StartupError
+from runtime.compiled_steps import CompiledSteps, generate_tokens
 from runtime.generation import LimitedTokens
 from runtime.model_settings import revision_of
 from runtime.pretrained import load_pretrained
@@ -46,6 +47,7 @@ class TorchEngine:
             encoder, all but `encode`.
         options: Options of transformers' `generate`, without max_new_tokens.
         max_new_tokens: Limit for the tokens of a window.
+        steps: The compiled steps of the decoder, if the settings ask for them.
     """
 
     def __init__(self, model_class: Any, settings: SpeechSettings, device: torch.device) -> None:
@@ -75,6 +77,7 @@ class TorchEngine:
         self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.revision = revision_of(settings, self.model)
         self.positions: int = self.model.config.max_target_positions
+        self.steps = CompiledSteps(self.model, [self.positions]) if settings.compile else None
 
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
@@ -151,23 +154,22 @@ class TorchBatch:
         processors: list[LogitsProcessor] = [selector]
         if tokens.timestamps:
             processors.insert(0, WhisperTimeStampLogitsProcessor(model.generation_config, begin_index=length))
+        inputs = {"encoder_outputs": BaseModelOutput(self._states), "decoder_input_ids": ids}
+        inputs["attention_mask"] = torch.ones(self._states.shape[:2], device=self._states.device)
+        options = {"do_sample": False, "num_beams": selector.beams, "max_new_tokens": max(limits)}
+        options |= self._engine.options
         # Whisper's own `generate` does not return the probability of no speech, nor the temperature of the result.
         # It calls this general `generate` for each temperature, too.
-        output: Any = GenerationMixin.generate(
-            model,
-            encoder_outputs=BaseModelOutput(self._states),
-            attention_mask=torch.ones(self._states.shape[:2], device=self._states.device),
-            decoder_input_ids=ids,
-            logits_processor=LogitsProcessorList(processors),
-            do_sample=False,
-            num_beams=selector.beams,
-            early_stopping=selector.beams > 1,  # as in openai/whisper, as soon as so many texts have ended
-            max_new_tokens=max(limits),
-            return_dict_in_generate=True,
-            **self._engine.options,
-        )
-        generated = output.sequences[:, length:]
-        rows, logprobs = generated.tolist(), selector.logprobs(output).tolist()
+        search = partial(GenerationMixin.generate, model)
+        if isinstance(selector, _BeamScores):
+            # As in openai/whisper, it stops as soon as so many texts have ended.
+            options |= {"early_stopping": True, "return_dict_in_generate": True}
+            output: Any = search(**inputs, **options, logits_processor=LogitsProcessorList(processors))
+            sequences, scored = output.sequences, selector.logprobs(output)
+        else:
+            sequences = generate_tokens(model, inputs, options, processors, search)
+            scored = selector.logprobs()
+        rows, logprobs = sequences[:, length:].tolist(), scored.tolist()
         no_speech = self._first_logits.softmax(-1)[:, tokens.no_speech].tolist()
         return [self._decoded(*each) for each in zip(rows, logprobs, no_speech, strict=True)]
 
@@ -213,7 +215,7 @@ class _TokenSelector(LimitedTokens):
         self._logprobs.append(scores.float().log_softmax(-1).gather(-1, selected)[:, 0])
         return selected_from
 
-    def logprobs(self, output: Any) -> Tensor:  # noqa: ARG002 - a row of a greedy search selects its own tokens
+    def logprobs(self) -> Tensor:
         """The log-probability of each token, (B, steps); it means nothing after a row has ended."""
         return torch.stack(self._logprobs, 1)
 
