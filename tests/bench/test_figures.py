@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "ways",
     [
-        ["plain-32", "blog-prebatch"],  # full-size frames
+        ["plain-32", "blog-sync", "blog-stream", "blog-prebatch", "flask"],  # full-size frames
         ["litserve", "ours-fast"],  # frames that our client scaled
     ],
 )
