@@ -57,6 +57,14 @@ def test_threads_that_read_are_compared_with_none_on_one_server(tables_of):
     assert table["rows"][0][2]["values"] == [1.0]
 
 
+def test_slices_that_receivers_join_halve_what_is_sent_and_change_no_description(tables_of):
+    described, features = tables_of("sliced_sends", "--rounds", 1, "--clips", 2)
+    assert [(row[0], row[3]) for row in described["rows"]] == [("whole", "yes"), ("sliced", "yes")]
+    for table in (described, features):
+        whole, sliced = (float(row[2]) for row in table["rows"])
+        assert sliced == pytest.approx(whole / 2, rel=0.01)
+
+
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
     words = ["--caption-tokens", 5, "--speech-tokens", 5, "--clip-tokens", 5, "--clip-size", "96x64"]
     (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)
