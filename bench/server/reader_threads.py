@@ -1,12 +1,13 @@
 """How much faster is a worker whose threads read requests while its device computes, and how many should they be?
 
-    scripts/bench reader_threads [--bodies sounds] [--joined 8] [--threads 0 1 2 4 8 16] [--speed 1500]
+    scripts/bench reader_threads [--bodies sounds] [--joined 1 8] [--threads 0 1 2 4 8 16] [--speed 1500]
                           [--requests 48] [--rounds 5] [--json FILE]
 
 A real TorchServe with one worker for each number of threads, and clients that keep its queue full. The models of the
 workers only sleep, as long as a device of the speed below or of --speed would compute, in device batches of 4 chunks
 or frames. Each thread has a decode process for media files. With 0 threads, a worker reads all requests of a call
-before it computes. --joined is how many requests TorchServe joins for a call.
+before it computes. --joined is how many requests TorchServe joins for a call, with a table for each number; calls
+follow each other, and with 1, each has one request.
 
     sounds   FLAC of 60 s, 44.1 kHz stereo; 1,500 s of audio in a second
     short    FLAC of 1 to 2 s, 16 kHz mono; likewise
@@ -218,7 +219,7 @@ def main() -> None:
     """Print the table."""
     parser = command_parser(__doc__)
     parser.add_argument("--bodies", choices=KINDS, default="sounds")
-    parser.add_argument("--joined", type=int, default=8, help="requests that TorchServe joins for a call")
+    parser.add_argument("--joined", type=int, nargs="+", default=[8], help="requests that TorchServe joins for a call")
     parser.add_argument("--threads", type=int, nargs="+", default=[0, 1, 2, 4, 8, 16])
     parser.add_argument("--speed", type=float, help="units that the device does in a second; the default is above")
     parser.add_argument("--requests", type=int, default=48, help="requests of a measurement")
@@ -227,8 +228,11 @@ def main() -> None:
     options = parser.parse_args()
     kind = KINDS[options.bodies]
     speed = options.speed or kind.speed
-    results = measure(kind, options.threads, speed, options.joined, options.requests, options.rounds)
-    publish([table(kind, options.joined, results)], options.json)
+    tables = []
+    for joined in options.joined:
+        results = measure(kind, options.threads, speed, joined, options.requests, options.rounds)
+        tables.append(table(kind, joined, results))
+    publish(tables, options.json)
 
 
 if __name__ == "__main__":

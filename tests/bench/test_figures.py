@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "ways",
     [
-        ["plain-32", "blog-prebatch"],  # full-size frames
+        ["plain-32", "blog-sync", "blog-stream", "blog-prebatch", "flask"],  # full-size frames
         ["litserve", "ours-fast"],  # frames that our client scaled
     ],
 )
@@ -55,6 +55,14 @@ def test_threads_that_read_are_compared_with_none_on_one_server(tables_of):
     assert [row[0] for row in table["rows"]] == ["0", "2"]
     assert all(row[1]["values"][0] > 0 for row in table["rows"])
     assert table["rows"][0][2]["values"] == [1.0]
+
+
+def test_slices_that_receivers_join_halve_what_is_sent_and_change_no_description(tables_of):
+    described, features = tables_of("sliced_sends", "--rounds", 1, "--clips", 2)
+    assert [(row[0], row[3]) for row in described["rows"]] == [("whole", "yes"), ("sliced", "yes")]
+    for table in (described, features):
+        whole, sliced = (float(row[2]) for row in table["rows"])
+        assert sliced == pytest.approx(whole / 2, rel=0.01)
 
 
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):

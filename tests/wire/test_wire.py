@@ -81,6 +81,15 @@ def test_a_body_has_the_bytes_of_the_specification():
     assert same(array, wire.unpack(golden))
 
 
+@pytest.mark.parametrize(("size", "buffers"), [(4095, 0), (4096, 1), (4097, 1)])
+def test_arrays_below_4096_bytes_travel_in_the_pickle_and_others_beside_it(size, buffers):
+    array = np.arange(size, dtype=np.uint8)
+    packed = body({"array": array})
+    assert struct.unpack_from(f"<I{buffers}Q", packed, 12) == (buffers, *[size] * buffers)
+    assert packed.count(array.tobytes()) == 1
+    assert same({"array": array}, wire.unpack(packed))
+
+
 def test_neither_packing_nor_unpacking_copies_a_large_array():
     _, *segments = wire.pack({"frames": FRAMES})
     assert np.shares_memory(np.frombuffer(segments[-1], np.uint8), FRAMES)

@@ -187,6 +187,53 @@ def test_two_messages_in_flight_do_not_mix(tmp_path):
             sending.wait()
 
 
+SEVERAL = {f"tensor {n}": torch.full((1 << 18,), n) for n in range(4)}
+
+
+def transfer_one_by_one():
+    """Make this process transfer the tensors of a message one by one, the last one first.
+
+    Each transfer ends only if the other rank has issued its own, so they all end only if it issues all of them at once.
+    """
+    issue = dist.batch_isend_irecv
+
+    def issue_one_by_one(transfers):
+        if len(transfers) == 1:
+            return issue(transfers)  # a description
+        for transfer in reversed(transfers):
+            for work in issue([transfer]):
+                work.wait()
+        return []
+
+    dist.batch_isend_irecv = issue_one_by_one
+
+
+def send_one_by_one(link):
+    transfer_one_by_one()
+    link.send_tensor_dict(SEVERAL)
+    link.recv_tensor_dict()
+
+
+def test_all_receives_of_a_message_are_issued_at_once(tmp_path):
+    with peer_process(tmp_path, send_one_by_one):
+        assert same(SEVERAL, StageLink(1, seconds=SECONDS).recv_tensor_dict())
+
+
+def echo_one_by_one(link):
+    transfer_one_by_one()
+    received = link.recv_tensor_dict()
+    link.send_tensor_dict({"all": torch.cat(list(received.values()))})
+    link.recv_tensor_dict()
+
+
+def test_all_sends_of_a_message_are_issued_at_once(tmp_path):
+    with peer_process(tmp_path, echo_one_by_one):
+        link = StageLink(1, seconds=SECONDS)
+        sending = link.isend_tensor_dict(SEVERAL)
+        assert same({"all": torch.cat(list(SEVERAL.values()))}, link.recv_tensor_dict())
+        sending.wait()
+
+
 def no_json(link):
     stage_link.flatten = lambda tree: (b'{"version": 1, "tree": {"dict": ', [])
     link.send_tensor_dict({})
