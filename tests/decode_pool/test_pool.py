@@ -179,3 +179,14 @@ async def test_a_process_that_has_read_many_files_in_no_time_is_kept(clip, monke
     async with new_pool() as pool:
         first, second = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(2)]
     assert first == second
+
+
+async def test_the_processes_that_will_read_files_start_while_their_digests_are_computed(clip, stills):
+    async with new_pool(workers=3) as pool:
+        await pool.digest_file(str(clip), clip.stat().st_size)
+        assert len(decode_processes()) == 1  # one file needs no second one
+        await asyncio.gather(*(pool.digest_file(str(path), path.stat().st_size) for path in (clip, stills)))
+        assert len(decode_processes()) == 2
+        received = await Received().take(pool, task_of(clip))
+        assert len({*received.pids}) == 2  # none was started for it
+    assert decode_processes() == []

@@ -25,7 +25,7 @@ from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.summary import Summary
 from reelscribe.results.known_files import AskedFile, look_up
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.run import listing
+from reelscribe.run import driver, listing
 from reelscribe.run.driver import Run
 from reelscribe.run.file_search import Selection
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
@@ -286,3 +286,34 @@ async def test_a_run_that_is_done_before_all_headers_are_read_tells_its_plan(run
     announced = Announced()
     await runs.run(limit=2, progress=announced)
     assert (announced.plan.sources, announced.plan.excluded) == (2, 2)
+
+
+async def test_no_headers_are_read_before_each_decode_process_has_opened_a_source(library, tmp_path, monkeypatch):
+    happened, first_is_saved = [], asyncio.Event()
+
+    class SlowTrack(CaptionTrack):
+        """Opens one source only after something of the other one has been saved."""
+
+        async def assign(self, source, planned):
+            if source.path.endswith(NAMES[1]):
+                await first_is_saved.wait()
+            return await super().assign(source, planned)
+
+        def save_opened(self, path, *rest):
+            happened.append(Path(path).name)
+            return super().save_opened(path, *rest)
+
+        async def save(self, *arguments):
+            await super().save(*arguments)
+            first_is_saved.set()
+
+    async def read_headers(*_, **__) -> None:
+        happened.append("headers")
+
+    monkeypatch.setattr(driver, "HEAD_START_SECONDS", PATIENCE)
+    monkeypatch.setattr(listing.Listing, "read_headers", read_headers)
+    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        track = SlowTrack(client, CaptionOptions(decode_workers=2))
+        names = [str(library / name) for name in NAMES[:2]]
+        await asyncio.wait_for(Run([track], tmp_path / "out").run(names), PATIENCE)
+    assert happened == [*NAMES[:2], "headers"]

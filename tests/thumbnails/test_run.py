@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,10 @@ async def test_a_folder_that_cannot_be_written_costs_one_warning_and_no_source(m
     (warning,) = [record.getMessage() for record in caplog.records if "thumbnails" in record.getMessage()]
     assert warning.startswith("no more thumbnails are kept: ")
     assert (out / "thumbnails").read_text() == "in the way"
+
+
+def test_to_make_one_a_decode_process_imports_no_format_that_nobody_asked_for():
+    code = "import sys, numpy; from reelscribe.thumbnails.pictures import to_webp;"
+    code += "print(len(to_webp(numpy.zeros((4, 4, 3), 'u1'))) > 0, 'PIL.PsdImagePlugin' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

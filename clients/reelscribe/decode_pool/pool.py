@@ -12,10 +12,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from reelscribe._tasks import cancel_all
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import Header, Source, Span, after, before_entry_point, join
 from reelscribe.decode_pool.commands import BatchT, DecodedBatch, OpenedT, Portion, ReadCommand, Slots
@@ -79,6 +80,8 @@ class DecodePool:
         """The sources that several processes can read, with what comes from them."""
         # If all processes computed digests, there would be nothing to send meanwhile.
         self._digests = DigestQueue(self._process, max(1, workers // 2))
+        self._to_digest = 0
+        self._starting: set[asyncio.Task[None]] = set()
         self._warnings: set[str] = set()
         self._stopped = False
         self._lacks_processes = False
@@ -109,6 +112,7 @@ class DecodePool:
             await closing
 
     async def _close_all(self) -> None:
+        await cancel_all(self._starting)
         await self._digests.close()
         await asyncio.gather(*(process.close() for process in self._all))
         self._slots.close()
@@ -158,7 +162,22 @@ class DecodePool:
         Raises:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
         """
-        return await self._digests.digest(path, size)
+        self._to_digest += 1
+        try:
+            # Each of these files is read next, so its process starts meanwhile. The digest itself needs the first one.
+            if max(1, len(self._all)) + len(self._starting) < min(self.workers, self._to_digest):
+                task = asyncio.create_task(self._start_one())
+                self._starting.add(task)
+                task.add_done_callback(self._starting.discard)
+            return await self._digests.digest(path, size)
+        finally:
+            self._to_digest -= 1
+
+    async def _start_one(self) -> None:
+        """Have a process ready; whoever needs one that cannot be started learns it then."""
+        with suppress(StartupError, DecoderDied):
+            async with self._process():
+                pass
 
     async def read_header(self, path: str) -> Header:
         """Read the header of a media file. It is tried once, as the answer is only needed for forecasts.

@@ -54,8 +54,8 @@ OPEN_SOURCES = 1024
 memory. It is large because a video of many hours holds back the records of all sources after it, and others should go
 on meanwhile."""
 
-HEAD_START_SECONDS = 0.5
-"""Seconds for which the reading of headers waits for the first source."""
+HEAD_START_SECONDS = 2.0
+"""Seconds for which the reading of headers waits until each decode process has opened a source."""
 
 LIST_ATTEMPTS = 3
 """Number of times that a store is asked for a page of its list, for which nothing else can be done meanwhile."""
@@ -139,8 +139,8 @@ class Run:
         self._first: messages.Ready | None = None
         """The message in which the first node tells about its tracks."""
         self._has_first = asyncio.Event()
-        self._has_opened = asyncio.Event()
-        """Set when a source has been opened, or is done."""
+        self._opened, self._has_opened = set[str](), asyncio.Event()
+        """Sources that were opened or are done, until each decode process has opened one, or there are no others."""
         self._is_announced = False
         """True if the headers of sources have been read."""
         self._wake = asyncio.Event()
@@ -266,8 +266,8 @@ class Run:
         if replaced:
             _log.warning("%s", other_results(replaced, changed_settings))
         await asyncio.to_thread(self._count_others)
-        # Headers are read when the first source has been opened, so that its decode process starts undisturbed. Then
-        # the headers of few sources are known without that.
+        # Headers are read when decode processes have opened sources, so that these start undisturbed. Then the headers
+        # of few sources are known, and no process has to start for them.
         with suppress(TimeoutError):
             await asyncio.wait_for(self._has_opened.wait(), HEAD_START_SECONDS)
         try:
@@ -275,6 +275,13 @@ class Run:
         except ReelscribeError as error:
             _log.warning("how long the sources are could not be found out: %s", error)
         await self._announce(self._meter.time_left())
+
+    def _note_opened(self, path: str) -> None:
+        if not self._has_opened.is_set():
+            self._opened.add(path)
+            processes = sum(session.decode_processes for session in self._ready())
+            if self._meter.all_listed and (len(self._opened) >= processes or self._leased.keys() <= self._opened):
+                self._has_opened.set()
 
     async def _announce(self, left: TimeLeft | None) -> None:
         """Show what the run has before it, or had if it is so short that it is done."""
@@ -396,7 +403,7 @@ class Run:
         """Count a source that is done."""
         self._meter.finished(source, error, costs, before=listed.is_done)
         self._in_order.done(listed.number, source.path, error)
-        self._has_opened.set()
+        self._note_opened(source.path)
         self._wake.set()
 
     async def _show_outcomes(self) -> None:
@@ -458,7 +465,7 @@ class Run:
                     if not self._is_announced:
                         self._listing.learn_header(path, header)
                     self._meter.learn_duration(path, header.seconds)
-                self._has_opened.set()
+                self._note_opened(path)
             case messages.Finished(source, error, costs) if self._book.holds(session.name, source.path):
                 self._book.finish(session.name, source.path)
                 self._pace.finished(session.name)
@@ -523,8 +530,7 @@ class Run:
                 self._meter.expect_again(path, source.size, source.done_shares)
 
     def _forget(self, session: _Session, state: str, waiting: Sequence[str]) -> None:
-        session.is_ready = False
-        session.figures.state = state
+        session.is_ready, session.figures.state = False, state
         self._meter.ended(session.figures)
         self._wait_again(waiting)
         self._sessions.pop(session.name, None)
@@ -546,8 +552,7 @@ class Run:
 
     def _share_requests(self) -> None:
         """Share out the requests that servers take, if they are the same for all nodes."""
-        ready = self._ready()
-        if self._nodes.share_servers:
+        if (ready := self._ready()) and self._nodes.share_servers:
             for session in ready:
                 session.node.send(messages.Share(len(ready)))
 

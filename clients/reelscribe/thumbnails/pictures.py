@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
+from PIL import Image, WebPImagePlugin  # noqa: F401 - otherwise, Pillow imports all of its formats to find this one
 
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section
