@@ -233,10 +233,10 @@ def _check_pairs(model: StoredModel, visible: Sequence[int]) -> None:
         raise StartupError(
             f"{model}: expected two GPUs or more, one for each of its stages, got one; build it without --stages"
         )
-    if list(visible) != [*range(len(visible))]:
+    if {*visible} != {*range(len(visible))}:
         raise StartupError(
             f"{_VISIBLE}: expected the numbers from 0 on for {model}, got {','.join(map(str, visible))}: TorchServe"
-            f" gives the stages of a model other GPUs than these; unset it, and build the archive with --devices"
+            " gives the stages of a model other GPUs than these; unset it, and build the archive with --devices"
         )
 
 
