@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
+from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameCaption, input_size_from_json
 from worker.request_batch import Context, RequestBatch
@@ -69,6 +70,7 @@ class EmulatedHandler:
             max_frames=self._limits.frames,
             max_side=self._limits.side,
             workers=count_workers(),
+            machine=shared_memory.machine(),
         )
 
 
