@@ -1,7 +1,7 @@
 """How does speed grow with devices and servers, and cost with files, length, resolution and decode processes?
 
     scripts/bench scaling [--rounds 3] [--seconds 5] [--files 10 100 1000]
-                          [--gpus 1 2 4 8] [--calls 20]
+                          [--gpus 1 2 4 8] [--kinds frames chunks clips] [--calls 20]
                           [--tables gpus ways devices files length resolution processes] [--json FILE]
 
 The tables "gpus" and "ways" have one server with what a start gives an archive that names no GPUs: workers, joined
@@ -10,7 +10,8 @@ took on an H100 (docs/performance.md) for as many frames, chunks or clips. Black
 the client's library sends as fast as its own limit on requests allows, without files or decoding. In "gpus" they are
 small, so that two cores can feed eight GPUs: 3,900 frames/s are 590 MB/s at the size that BLIP-2 takes. What that size
 costs is in "ways", for one GPU with one worker and with two. "of full" is the rate, from the first request to the last
-answer, over that of devices that never wait; "tail" is from the last request to the last answer, in calls.
+answer, over that of devices that never wait; "steady" is the same without the first calls and the last ones; "busy" is
+the part of the time that workers spent in their handlers; "tail" is from the last request to the last answer, in calls.
 
 The table "devices" has emulated devices of 100 frames/s, each shared by two workers, on one server and on two. Frames
 are 480x270, so that decoding does not limit them: two processes decode more than 1,000 frames/s where this was written.
@@ -192,9 +193,9 @@ class Model:
 
 
 MODELS = {
-    "frames (BLIP-2)": Model(0.2, 0.00165, 512, MAX_FRAMES_PER_REQUEST),
-    "chunks (Whisper)": Model(0.364, 0.00905, 64, MAX_CHUNKS_PER_REQUEST, {"max_chunks": 64}),
-    "clips (Qwen3-VL)": Model(0.885, 0.146, 16, MAX_CLIPS_PER_REQUEST, {"max_clips": 16}),
+    "frames": ("frames (BLIP-2)", Model(0.2, 0.00165, 512, MAX_FRAMES_PER_REQUEST)),
+    "chunks": ("chunks (Whisper)", Model(0.364, 0.00905, 64, MAX_CHUNKS_PER_REQUEST, {"max_chunks": 64})),
+    "clips": ("clips (Qwen3-VL)", Model(0.885, 0.146, 16, MAX_CLIPS_PER_REQUEST, {"max_clips": 16})),
 }
 TINY = InputSize(16, 16)
 
@@ -208,8 +209,8 @@ def by_gpus(root: Path, arguments: argparse.Namespace) -> tuple[Report, Report]:
             "items/s",
             "of one",
             "of full",
-            "steady, of full",
-            "workers busy",
+            "steady",
+            "busy",
             "items a call",
             "limit",
             "sent again",
@@ -217,10 +218,11 @@ def by_gpus(root: Path, arguments: argparse.Namespace) -> tuple[Report, Report]:
         ),
     )
     targets = Report("Targets", ("figure", "target", "measured"))
-    for name, model in MODELS.items():
+    for kind in arguments.kinds:
+        name, model = MODELS[kind]
         one: Spread | None = None
         for gpus in arguments.gpus:
-            place = root / f"{gpus}-{name.split()[0]}"
+            place = root / f"{gpus}-{kind}"
             loads = _loads(place, model, TINY, gpus, arguments)
             rate = _spread(loads, lambda load: load.per_second)
             one = one or rate
@@ -251,7 +253,7 @@ def by_ways(root: Path, arguments: argparse.Namespace) -> tuple[Report]:
         "BLIP-2's times on one emulated GPU",
         ("", "frames/s", "of full", "frames a call", "ms a call outside the handler", "ms in it besides the GPU"),
     )
-    model = MODELS["frames (BLIP-2)"]
+    _, model = MODELS["frames"]
     full = model.call / model.seconds
     for workers in (1, 2):
         for size, shared in ((TINY, False), (FRAME, False), (FRAME, True)):
@@ -339,6 +341,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5, help="length of each run of the first table, about")
     parser.add_argument("--files", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--kinds", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--calls", type=int, default=20, help="full calls of each emulated GPU in a run")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     add_json_option(parser)
