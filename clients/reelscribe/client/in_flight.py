@@ -151,7 +151,7 @@ class InFlight:
         """Forget what was tried with another number of workers."""
         self._raised_from: int | None = None
         """The limit before it was raised for this round; None if it was not."""
-        self._hold_rounds, self._best_rate = 0, 0.0
+        self._hold_rounds, self._best_rate = 1, 0.0  # the first round, in which all begins, is slower than others
         self._patience = 1
         """Number of rounds until the limit is raised after a queue was full the next time."""
 
