@@ -24,7 +24,6 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.client.operations import ItemAnswer, Items, Operation
-from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
@@ -87,13 +86,6 @@ class TimedClient(CaptionClient):
         super().__init__(servers, model)
         self.answers: list[tuple[float, int]] = []
         """Time and number of frames of each answer."""
-        self.workers = 1
-
-    async def describe(self) -> CaptionerDescription:
-        """Return the model's description, and keep its number of workers."""
-        description = await super().describe()
-        self.workers = description.workers
-        return description
 
     async def request(
         self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from servers.torchserve import Serving, handler_modules, pack_handler, serve
 
 FRAME = InputSize(224, 224)
 MAX_FRAMES = 512
-"""Most frames of a call."""
+"""Most frames of a call, by default."""
 HANDLER = Path(__file__).with_name("emulated_handler.py")
 
 
@@ -35,6 +35,12 @@ class Emulated:
     """Seconds that each call takes besides, however few its frames are, as the launches of a GPU's kernels do."""
     frame: InputSize | PixelBudget = FRAME
     """Input size of the model."""
+    max_frames: int = MAX_FRAMES
+    """Most frames of a call."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of another kind of handler, which decide how many requests the start of the server joins."""
+    workers_per_gpu: int = 1
+    """Number of workers of each GPU, where `workers` is None."""
 
     def settings(self) -> dict[str, Any]:
         """Return the content of the archive's YAML file."""
@@ -43,10 +49,11 @@ class Emulated:
             "call_seconds": self.call_seconds,
             "devices": self.devices,
             "frame": asdict(self.frame),
-            "max_frames": MAX_FRAMES,
+            "max_frames": self.max_frames,
+            **self.limits,
         }
         if self.workers is None:
-            return {"handler": handler}
+            return {"workersPerGpu": self.workers_per_gpu, "handler": handler}
         workers = self.workers * self.devices
         joining = {"batchSize": self.batch_size, "maxBatchDelay": self.batch_delay}
         return {"minWorkers": workers, "maxWorkers": workers, **joining, "handler": handler}

@@ -16,8 +16,10 @@ from typing import IO, Any
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
+from reelscribe.contract import shared_memory
 from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameCaption, input_size_from_json
+from worker.handler import keep_freed_memory
 from worker.request_batch import Context, RequestBatch
 from worker.workers import count_workers, worker_name
 
@@ -27,6 +29,7 @@ class EmulatedHandler:
 
     def load(self, context: Context) -> None:
         """Read the settings, and choose the device that this worker uses."""
+        keep_freed_memory()
         settings = context.model_yaml_config["handler"]
         self._frame, self._limits = input_size_from_json(settings["frame"]), FrameLimits(settings["max_frames"], 8192)
         self._joined = context.system_properties["batch_size"]
@@ -69,6 +72,7 @@ class EmulatedHandler:
             max_frames=self._limits.frames,
             max_side=self._limits.side,
             workers=count_workers(),
+            machine=shared_memory.machine(),
         )
 
 

@@ -137,7 +137,7 @@ class Simulation:
     """
 
     def __init__(self, clock: SimpleNamespace, start: int, most: int, rate: Callable[[int], float]) -> None:
-        self.clock, self.rate = clock, rate
+        self.clock, self.rate, self.compute_share = clock, rate, 0.0
         self.permits = InFlight(most)
         self.permits.set_taken(start, most)
         self._requests = deque(asyncio.create_task(self.permits.acquire()) for _ in range(most + 1))
@@ -148,7 +148,7 @@ class Simulation:
         for _ in range(answers):
             await granted(self._requests.popleft())
             self.clock.seconds += 1 / self.rate(self.permits.limit)
-            self.permits.answered(ITEMS_PER_REQUEST)
+            self.permits.answered(ITEMS_PER_REQUEST, self.compute_share / self.rate(self.permits.limit))
             self.permits.release()
             self._requests.append(asyncio.create_task(self.permits.acquire()))
             limits.append(self.permits.limit)
@@ -209,6 +209,15 @@ async def test_the_limit_stays_while_requests_do_not_wait_for_permits(clock):
         permits.answered(ITEMS_PER_REQUEST)
         permits.release()
         assert permits.limit == 2
+
+
+async def test_while_workers_compute_all_the_time_no_more_are_tried(clock):
+    simulation = Simulation(clock, 16, 32, lambda in_flight: in_flight)
+    simulation.compute_share = 0.95
+    assert set(await simulation.limits(1000)) == {16}
+    simulation.compute_share = 0.8
+    assert (await simulation.limits(1000))[-1] > 16
+    await simulation.end()
 
 
 async def test_a_full_queue_takes_away_a_quarter_once_for_all_that_are_refused_together(clock):

@@ -191,7 +191,7 @@ class Balancer(Generic[Description]):
         """
         with nullcontext() if permit else await self._in_flight.acquire():
             answer = await self._send_with_retries(request)
-            if self._in_flight.answered(len(request.items)):
+            if self._in_flight.answered(len(request.items), answer.compute_seconds / max(1, self.workers)):
                 for endpoint in self._endpoints:
                     endpoint.count_workers()
                 self._follow_workers()

@@ -31,6 +31,10 @@ MIN_GAIN = 1.05
 STEP = 8
 """A higher limit that is tried is higher by one part of so many, and at least by one, as less brings no such gain."""
 
+BUSY = 0.9
+"""If workers compute for at least this fraction of a round (0 to 1), more requests would only wait longer. Answers come
+in bursts, those of a call at once, so what looks like a gain then is chance."""
+
 ROUND_ANSWERS = 4
 """Number of answers in a round, for each permit."""
 
@@ -77,9 +81,9 @@ class _Waiter(NamedTuple):
 class InFlight:
     """A semaphore with an adaptive limit. Each request needs a permit while it is in flight.
 
-    The limit is what the servers take. If requests wait for permits all the same, it is raised by a step. If that
-    raises the throughput, the limit is kept; otherwise it is lowered again, because requests would only wait longer at
-    the server.
+    The limit is what the servers take. If requests wait for permits all the same, and workers do not compute all the
+    time, it is raised by a step. If that raises the throughput, the limit is kept; otherwise it is lowered again,
+    because requests would only wait longer at the server.
 
     A full queue at a server lowers the limit by a quarter. It is raised again after a round, after two if the queue is
     full again then, after four, and so on. So a moment is soon made up for, and clients that share a server meet a full
@@ -147,7 +151,7 @@ class InFlight:
         """Forget what was tried with another number of workers."""
         self._raised_from: int | None = None
         """The limit before it was raised for this round; None if it was not."""
-        self._hold_rounds, self._best_rate = 0, 0.0
+        self._hold_rounds, self._best_rate = 1, 0.0  # the first round, in which all begins, is slower than others
         self._patience = 1
         """Number of rounds until the limit is raised after a queue was full the next time."""
 
@@ -197,19 +201,22 @@ class InFlight:
         self._used -= 1
         self.grant()
 
-    def answered(self, items: int) -> bool:
+    def answered(self, items: int, compute_seconds: float = 0.0) -> bool:
         """Count an answered request, and adapt the limit at the end of a round.
 
         Args:
             items: Number of frames or chunks in the request.
+            compute_seconds: How long the average worker has computed for it, in seconds; 0 if nobody says it.
 
         Returns:
             Whether a round has ended.
         """
         self._answers += 1
         self._items += items
+        self._compute_seconds += compute_seconds
         if is_over := self._answers >= ROUND_ANSWERS * self.limit:
-            self._adapt(self._items / max(time.monotonic() - self._began, 1e-9))
+            seconds = max(time.monotonic() - self._began, 1e-9)
+            self._adapt(self._items / seconds, is_busy=self._compute_seconds >= BUSY * seconds)
             self._begin_round()
         return is_over
 
@@ -240,7 +247,7 @@ class InFlight:
                 self.release()
             raise
 
-    def _adapt(self, rate: float) -> None:
+    def _adapt(self, rate: float, *, is_busy: bool) -> None:
         raised_from, self._raised_from = self._raised_from, None
         if raised_from:  # and no queue was full
             self._patience = max(1, self._patience // 2)
@@ -251,13 +258,13 @@ class InFlight:
             self._hold_rounds -= 1
         elif self.limit < target:
             self._raised_from, self.limit = self.limit, min(target, math.ceil(self.limit / BACK_OFF))
-        elif self._full and self.limit < self._highest:
+        elif self._full and not is_busy and self.limit < self._highest:
             self._raised_from, self.limit = self.limit, min(self.limit + max(1, self.limit // STEP), self._highest)
         # This is not simply the last rate, because after a slow round anything would look like a gain.
         self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
         self.grant()
 
     def _begin_round(self) -> None:
-        self._began, self._answers, self._items = time.monotonic(), 0, 0
+        self._began, self._answers, self._items, self._compute_seconds = time.monotonic(), 0, 0, 0.0
         self._full = any(waiter.fewer_than() > self.limit for waiter in self._waiters)
         self._backed_off = False
