@@ -115,7 +115,8 @@ def run_rank(rank: int, store: Path, pipe: Connection) -> None:
     """Main function of a process; ranks 0 and 1 are the first stage."""
     disable_progress_bar()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2 * RANKS), rank=rank, world_size=2 * RANKS)
+    file_store = dist.FileStore(str(store), 2 * RANKS)  # type: ignore[attr-defined]  # it lacks a type
+    dist.init_process_group("gloo", store=file_store, rank=rank, world_size=2 * RANKS)
     mesh = init_device_mesh("cpu", (2, RANKS), mesh_dim_names=("stage", "rank"))["rank"]
     link = StageLink((rank + RANKS) % (2 * RANKS), seconds=LOAD_SECONDS)
     if rank >= RANKS:
@@ -142,6 +143,16 @@ def run(pipes: Sequence[Connection], way: str, items: Any) -> list[tuple[float, 
     return [pipe.recv() for pipe in pipes]
 
 
+def rate(pipes: Sequence[Connection], way: str, items: Sequence[Clip]) -> float:
+    """Clips that are described in a second."""
+    return len(items) / run(pipes, way, items)[0][0]
+
+
+def milliseconds(pipes: Sequence[Connection], way: str, features: TensorTree) -> float:
+    """Milliseconds until both receivers have all features."""
+    return 1000 * max(each[0] for each in run(pipes, way, features))
+
+
 def clips(count: int) -> list[Clip]:
     """Clips of 8 frames in which something happens."""
     drawn = [random_event_clip(random.Random(seed)) for seed in range(count)]  # noqa: S311 - a seed, no secret
@@ -157,10 +168,8 @@ def measure(pipes: Sequence[Connection], items: Sequence[Clip], rounds: int) -> 
     features = {"features": torch.zeros(4 * EMULATED_BYTES["emulated-clips"], dtype=torch.uint8)}
     for way in WAYS:  # warms up
         run(pipes, way, items)
-    calls = take_turns(rounds, {way: lambda way=way: len(items) / run(pipes, way, items)[0][0] for way in WAYS})
-    alone = take_turns(
-        rounds, {way: lambda way=way: 1000 * max(each[0] for each in run(pipes, way, features)) for way in WAYS}
-    )
+    calls = take_turns(rounds, {way: partial(rate, pipes, way, items) for way in WAYS})
+    alone = take_turns(rounds, {way: partial(milliseconds, pipes, way, features) for way in WAYS})
     described = Report(f"Calls of {len(items)} clips", ("way", "clips/s", "MB of a rank", "same descriptions"))
     sent = Report("Features alone", ("way", "ms", "MB of a rank"))
     for way in WAYS:
