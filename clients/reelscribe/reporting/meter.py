@@ -374,7 +374,7 @@ def _added(reports: Sequence[NodeReport]) -> NodeReport:
 
 
 def _added_tracks(tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:
-    added = ("done", "decoded", "unsent", "requests", "retries", "tokens")
+    added = ("done", "decoded", "unsent", "requests", "retries", "tokens", "substituted")
     return replace(tracks[0], **{name: sum(getattr(track, name) for track in tracks) for name in added})
 
 
