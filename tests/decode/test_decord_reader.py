@@ -75,6 +75,13 @@ def test_a_portion_has_the_same_frames_as_the_whole(clips, name):
                 assert np.array_equal(frame.image, whole[frame.ordinal].image)
 
 
+def test_where_the_frame_rate_varies_the_frames_are_the_right_ones(media):
+    _, frames = read(media / "variable-rate.mp4", "decord", Sampling(every=7))
+    decoder, all_frames = read(media / "variable-rate.mp4", "decord")
+    assert (decoder, len(frames)) == ("decord", 15)
+    assert all(np.array_equal(frame.image, all_frames[frame.frame_index].image) for frame in frames)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_pyav_reads_files_in_which_decord_finds_other_frames(clips, name):
     (decoder, frames), (_, expected) = read(clips / name, "decord"), read(clips / name, "pyav")

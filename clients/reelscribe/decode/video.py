@@ -18,9 +18,8 @@ from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resiz
 from reelscribe.contract.scaling import crop
 from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.container import open_for_ffmpeg
-from reelscribe.decode.decord_reader import Decoder, DecordReader, open_with_decord
 from reelscribe.decode.frame_conversion import FrameScaler, deinterlace, with_neighbours
-from reelscribe.decode.frame_reader import FrameReader
+from reelscribe.decode.frame_reader import Decoder, DecordReader, FrameReader, open_with_decord
 from reelscribe.decode.packet_index import index_packets
 from reelscribe.decode.random_access import find_entry_points
 from reelscribe.decode.sampling import Sampling

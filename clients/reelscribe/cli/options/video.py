@@ -323,7 +323,8 @@ class FrameOptions:
         speed_option(
             metavar="pyav|decord",
             help="What decodes frames to caption: pyav, or decord for files in which both find the same frames at the"
-            " same times. PyAV reads the others. decord has an FFmpeg of 2018, so give it only files of your own.",
+            " same times; PyAV reads the others. decord has an FFmpeg of 2018, so give it only files of your own. Needs"
+            " reelscribe[decord].",
         ),
     ] = "pyav"
     frames_per_request: Annotated[

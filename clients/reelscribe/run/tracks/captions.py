@@ -12,7 +12,7 @@ from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
-from reelscribe.decode.decord_reader import Decoder, check_decord
+from reelscribe.decode.frame_reader import Decoder, check_decord
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
