@@ -375,7 +375,6 @@ class DecordReader:
 
     Args:
         name: Name under which FFmpeg opens the file.
-        packets: The index of the file.
         size: Width and height to which frames are scaled.
         heartbeat: Called regularly while reading makes progress.
 
@@ -386,21 +385,16 @@ class DecordReader:
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
 
-    def __init__(self, name: str, packets: PacketIndex, size: tuple[int, int], heartbeat: Callable[[], None]) -> None:
+    def __init__(self, name: str, size: tuple[int, int], heartbeat: Callable[[], None]) -> None:
         self._reader: Any = _decord().VideoReader(name, width=size[0], height=size[1], num_threads=1)
-        self._packets, self._heartbeat = packets, heartbeat
-        self._position, self._size = 0, size
+        self._heartbeat, self._size, self._position = heartbeat, size, 0
 
-    def agrees(self) -> bool:
-        """Return whether it has the frames of the index at the same times, and shows them as players do."""
-        packets, info = self._packets, self._packets.info
-        is_usual = not (packets.why_incomplete or packets.corrupt_packets or info.skipped_frames)
-        if not is_usual or packets.container_format not in INDEXED_FORMATS or info.dynamic_range != "sdr":
+    def agrees_with(self, times: NDArray[np.float64]) -> bool:
+        """Return whether it has frames at these presentation times, in seconds, and no others."""
+        if len(self._reader) != len(times):
             return False
-        if len(self._reader) != len(packets.times):
-            return False
-        times = self._reader.get_frame_timestamp(range(len(self._reader)))[:, 0]
-        return np.allclose(times, packets.times, rtol=FLOAT32, atol=TIME_TOLERANCE)
+        own = self._reader.get_frame_timestamp(range(len(times)))[:, 0]
+        return np.allclose(own, times, rtol=FLOAT32, atol=TIME_TOLERANCE)
 
     def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, FrameArray]]:
         """Decode the wanted frames.
@@ -440,11 +434,14 @@ def open_with_decord(
         heartbeat: Called regularly while reading makes progress.
 
     Returns:
-        The reader; None if decord cannot read the file, or does not agree with the index.
+        The reader; None if decord cannot read the file as players show it, or has other frames than the index.
     """
+    is_odd = packets.why_incomplete or packets.corrupt_packets or packets.info.skipped_frames
+    if is_odd or packets.container_format not in INDEXED_FORMATS or packets.info.dynamic_range != "sdr":
+        return None
     try:
-        reader = DecordReader(name, packets, size, heartbeat)
-        return reader if reader.agrees() else None
+        reader = DecordReader(name, size, heartbeat)
+        return reader if reader.agrees_with(packets.times) else None
     except Exception:  # noqa: BLE001 - whatever it is, PyAV has read the file so far, and goes on
         return None
 
