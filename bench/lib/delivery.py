@@ -1,4 +1,4 @@
-"""Times whole caption runs, and their parts by themselves: decoding, decord, and transport.
+"""Times whole caption runs, and their parts by themselves: decoding and transport.
 
 limits.py and scaling.py use it with different files, servers and options.
 """
@@ -10,12 +10,10 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import decord
 import numpy as np
 
 from lib.report import Spread
@@ -120,7 +118,7 @@ def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float
 
 def deliver(servings: Sequence[Serving], paths: Sequence[Path | str], out: Path, options: CaptionOptions) -> Delivered:
     """Caption the files, write the records to the empty folder `out`, and return the figures of the run."""
-    client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
+    client_before, server_before = client_cpu_seconds(), _server_cpu_seconds(servings)
     start = time.monotonic()
     client, summary = asyncio.run(_run(servings, paths, out, options))
     seconds = time.monotonic() - start
@@ -131,7 +129,7 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path | str], out: Path,
         requests=len(client.answers),
         seconds=seconds,
         steady_rate=rate_after_start(client.answers, max(client.workers, decode_processes(options))),
-        client_cpu_seconds=_client_cpu_seconds() - client_before,
+        client_cpu_seconds=client_cpu_seconds() - client_before,
         server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
     )
 
@@ -172,7 +170,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
         async with DecodePool(decode_processes(options), FRAMES_PER_REQUEST * FRAME.nbytes, 4) as pool:
 
             async def read(path: Path) -> None:
-                task = VideoTask(str(path), FRAME, resize=options.resize)
+                task = VideoTask(str(path), FRAME, resize=options.resize, decoder=options.decoder)
                 parts = pool.read(ReadFrames(task, FRAMES_PER_REQUEST), [Span()])
                 async with aclosing(parts):
                     async for part in parts:
@@ -181,26 +179,9 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
                             part.release()
 
             await asyncio.gather(*map(read, paths))
+            assert not pool.substituted, "the decoder cannot read the files"
 
     asyncio.run(read_all())
-    return rate_after_start(events, decode_processes(options))
-
-
-def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second of decord at the model's size, after its first frames.
-
-    It gets as many readers of one thread each as there would be decode processes.
-    """
-    events: list[tuple[float, int]] = []
-
-    def read(path: Path) -> None:
-        reader = decord.VideoReader(str(path), width=FRAME.width, height=FRAME.height, num_threads=1)
-        for _ in range(len(reader)):
-            reader.next().asnumpy()
-            events.append((time.monotonic(), 1))
-
-    with ThreadPoolExecutor(decode_processes(options)) as readers:  # decord computes outside of Python's lock
-        list(readers.map(read, paths))
     return rate_after_start(events, decode_processes(options))
 
 
@@ -226,7 +207,7 @@ async def _run(
         return client, await Run([CaptionTrack(client, options)], out).run([*map(str, paths)])
 
 
-def _client_cpu_seconds() -> float:
+def client_cpu_seconds() -> float:
     """CPU seconds of this process and of its children that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,13 +1,13 @@
 """How fast are decoding, model and transport alone, and how much of the slowest part is left in a whole run?
 
     scripts/bench limits [--rounds 3] [--seconds 5] [--devices 100 400 1000] [--clip-frames 150]
-                         [--resize fast] [--sizes 1920x1080 ...] [--tables parts settings joining] [--json FILE]
+                         [--resize fast] [--sizes 1920x1080 ...] [--tables parts settings joining decoders]
+                         [--json FILE]
 
 The table "parts" has a row for each resolution and device, with the documented setting (two workers for each device,
 one request a call):
 
-- decode: our decode processes, when nothing is done with their frames. decord, which we do not use, is measured for
-  comparison at the model's size, with as many readers of one thread each.
+- decode: our decode processes, when nothing is done with their frames; decord: the same with --decoder decord.
 - model: the demo captioner by the handler's own code, in as many processes of one thread as there are cores, all at the
   same time, on frames in memory. The speed of an emulated device is given.
 - transport: full requests to a device that takes no time, as many in flight as the client starts with.
@@ -30,6 +30,8 @@ The table "joining", which only --tables asks for, has a device of 300 frames/s 
 the launches of BLIP-2's kernels do on an H100. It compares values of batchSize and maxBatchDelay, the milliseconds for
 which TorchServe waits for requests to join, in runs of --seconds.
 
+The table "decoders", which only --tables asks for, compares PyAV and decord in one decode process and in two.
+
 A last table compares the figures with targets. The clips are noisy, textured and panned (H.264); all clips of a
 library show the same frames. Every round runs all variants of a table once, which takes a minute or two, so figures of
 different resolutions are that far apart in time. Figures are medians and, in brackets, smallest and largest.
@@ -45,7 +47,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -58,9 +60,9 @@ from lib.delivery import (
     FRAMES_PER_REQUEST,
     RESOLUTIONS,
     WholeRun,
+    client_cpu_seconds,
     decode_alone,
     decode_processes,
-    decord_alone,
     transport_alone,
 )
 from lib.report import Report, Spread, publish, take_turns
@@ -89,7 +91,7 @@ MODEL_FRAMES = 1024
 CPU, TRANSPORT = "CPU-bound", "transport"
 CORES = len(os.sched_getaffinity(0))
 SIZES = {f"{width}x{height}": (width, height) for width, height in RESOLUTIONS}
-TABLES = ("parts", "settings", "joining")
+TABLES = ("parts", "settings", "joining", "decoders")
 TARGETS = ("Targets", ("figure", "target", "measured"))
 
 
@@ -165,7 +167,7 @@ def measure_parts(libraries: Sequence[Library], root: Path, arguments: argparse.
             paths = library.lasting(arguments.seconds)
             parts: dict[str, Callable[[], float]] = {
                 "decode": partial(decode_alone, paths, library.options),
-                "decord": partial(decord_alone, paths, library.options),
+                "decord": partial(decode_alone, paths, with_decord(library.options)),
                 "model": model,
                 TRANSPORT: partial(_transport, servings[TRANSPORT]),
             }
@@ -274,6 +276,48 @@ def measure_joining(library: Library, root: Path, arguments: argparse.Namespace)
     return report
 
 
+def with_decord(options: CaptionOptions) -> CaptionOptions:
+    """The same options with decord, which scales frames by itself."""
+    return replace(options, decoder="decord", resize="fast")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decode processes alone, which `report.take_turns` runs again and again."""
+
+    paths: Sequence[Path]
+    options: CaptionOptions
+    frames: int
+    cpu: list[float] = field(default_factory=list)
+    """CPU seconds for 1,000 frames of each run, its start included."""
+
+    def __call__(self) -> float:
+        """Decode all files; returns the frames per second."""
+        before = client_cpu_seconds()
+        rate = decode_alone(self.paths, self.options)
+        self.cpu.append(1000 * (client_cpu_seconds() - before) / self.frames)
+        return rate
+
+
+def measure_decoders(libraries: Sequence[Library], arguments: argparse.Namespace) -> Report:
+    """The table "decoders"."""
+    columns = ("frames/s", "PyAV", "decord", "decord over PyAV", "CPU s for 1,000: PyAV", "decord")
+    report = Report("Decoders, when nothing is done with their frames", columns)
+    runs: dict[str, list[Decoding]] = {}
+    for library, count in product(libraries, (1, 2)):
+        options = replace(library.options, decode_workers=count)
+        paths = library.lasting(arguments.seconds)
+        both = (options, with_decord(options))
+        frames = len(paths) * library.clip_frames
+        runs[f"{library.size}, {count} process{'es' * (count > 1)}"] = [Decoding(paths, each, frames) for each in both]
+    turns = {f"{name}, {number}": run for name, pair in runs.items() for number, run in enumerate(pair)}
+    spreads = take_turns(arguments.rounds, turns)
+    for name, pair in runs.items():
+        rates = [spreads[f"{name}, {number}"] for number in range(len(pair))]
+        report.add(name, *rates, rates[1].over(rates[0]), *(Spread(tuple(run.cpu)) for run in pair))
+    return report
+
+
 def _transport(serving: Serving) -> float:
     return asyncio.run(transport_alone(serving, 2 * WORKERS, TRANSPORT_SECONDS))
 
@@ -294,7 +338,8 @@ def main() -> None:
     reports = []
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        sizes = arguments.sizes if "parts" in arguments.tables else arguments.sizes[:1]
+        of_all = {"parts", "decoders"} & set(arguments.tables)
+        sizes = arguments.sizes if of_all else arguments.sizes[:1]
         libraries = [make_library(root, *SIZES[size], arguments) for size in sizes]
         if "parts" in arguments.tables:
             table, rows = measure_parts(libraries, root / "parts", arguments)
@@ -306,6 +351,8 @@ def main() -> None:
             targets.rows += rows.rows
         if "joining" in arguments.tables:
             reports.append(measure_joining(libraries[0], root / "joining", arguments))
+        if "decoders" in arguments.tables:
+            reports.append(measure_decoders(libraries, arguments))
     publish([*reports, targets], arguments.json)
 
 

@@ -1,8 +1,8 @@
 """The CPU cores of this machine, and how the tracks of a run share them among their decode processes.
 
 A server on the same machine keeps the cores that it needs. What is left decodes: pictures take far more of it than
-audio, so a track of pictures gets four times as many processes as a track of audio. None gets fewer than two, as one
-would wait while it opens a file.
+audio, so a track of pictures gets four times as many processes as a track of audio. None gets fewer than two, so that
+one process opens a file while another one decodes.
 """
 
 from __future__ import annotations

@@ -42,3 +42,13 @@ async def test_a_node_that_got_archives_for_long_does_not_end_when_it_begins(sou
         await asyncio.sleep(0)
     await node.end()
     assert not ended
+
+
+async def test_a_node_decides_by_its_own_cores_and_those_it_was_given_how_many_processes_decode(sources, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    for most_cores, processes in ((None, 64), (5, 5), (100, 64)):
+        node = RemoteNode()
+        await node.begin(NodeSpec([ShotSpec(ShotOptions())], str(sources), most_cores=most_cores))
+        (track,) = (await said(node, messages.Ready)).tracks
+        assert (track.workers, track.why_workers) == (processes, f"{processes} cores")
+        await node.end()

@@ -31,7 +31,7 @@ class GreyVideo:
         self.levels = json.loads(task.path)
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.levels), 10.0, 0.0, 1.0, "grey", None)
         self.chosen = range(0, 2 * len(self.levels), 2)
-        self.input_size, self.end_seconds, self.why_incomplete = SIZE, 1.0, None
+        self.input_size, self.end_seconds, self.why_incomplete, self.decoder = SIZE, 1.0, None, "pyav"
         self.decoded, self.shots, self.undecodable = len(self.levels), None, 0
         self.file = SimpleNamespace(check=lambda: None)  # it never changes
 
@@ -84,6 +84,7 @@ def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
             "shots": None,
             "undecodable": 0,
             "entry_points": [],
+            "decoder": "pyav",
         }
     batches = [reply["batch"] for reply in others]
     assert [(batch["first"], batch["stop"]) for batch in batches] == list(pairwise(range(0, 91, 5)))

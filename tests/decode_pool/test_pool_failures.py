@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -44,6 +45,18 @@ async def test_a_file_that_a_process_dies_of_once_is_read_by_the_next(misbehavin
         received = await Received().take(pool, misbehaving(name), most=2, reuse=reuse)
         assert pool.failures == 1
     assert received.outline() == (await decode_all(misbehaving("well.mkv"), most=2, reuse=reuse)).outline()
+
+
+@pytest.mark.parametrize("name", ["crash.mkv", "fail.mkv", "hang.mkv"])
+async def test_what_decord_may_have_died_or_hung_of_is_read_by_pyav(misbehaving, name, hanging_takes_no_time):
+    async with new_pool() as pool:
+        received = await Received().take(pool, replace(misbehaving(name), decoder="decord"))
+        assert (pool.failures, pool.substituted) == (1, 1)
+        await received.take(pool, replace(misbehaving("well.mkv"), decoder="decord"))
+        assert pool.substituted == 1
+    assert received.ordinals == [*range(40), *range(40)]
+    by_decord, by_pyav = received.frames[40:], (await decode_all(misbehaving("same.mkv"))).frames
+    assert np.array_equal(received.frames[:40], np.concatenate([by_decord[:20], by_pyav[20:]]))
 
 
 @pytest.mark.parametrize(

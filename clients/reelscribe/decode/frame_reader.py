@@ -4,16 +4,24 @@ Frames that are not wanted are skipped where keyframes allow it, or because no o
 identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does not
 change the index of another one. If presentation times are missing or not unique, frames are counted from the beginning
 of the file instead.
+
+decord is the other reader, which decodes and scales at once. It finds frames by the table of the file that its own
+FFmpeg, of 2018, makes, so it gets the files whose table has the frames of the packet index at the same times, of
+containers that have an index: in MPEG transport streams, for example, its first frame may be the twenty-first. It reads
+frame by frame from the beginning, because it seeks by the average frame rate: it returns other frames than it says
+behind open GOPs, and where the frame rate varies.
 """
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import av
 import numpy as np
@@ -21,9 +29,10 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe._files import SparseFile
+from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
 from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing
-from reelscribe.decode.packet_index import PacketIndex
+from reelscribe.decode.packet_index import INDEXED_FORMATS, PacketIndex
 from reelscribe.decode.random_access import (
     MAX_REORDER,
     DecodeRun,
@@ -32,7 +41,16 @@ from reelscribe.decode.random_access import (
     max_decode_ahead,
     plan_runs,
 )
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, UsageError, missing_package
+
+Decoder = Literal["pyav", "decord"]
+"""What decodes and scales frames."""
+
+TIME_TOLERANCE = 1e-4
+"""Largest difference between presentation times of decord and of the index that are the same, in seconds."""
+
+FLOAT32 = 1e-6
+"""Relative precision of decord's times."""
 
 
 class Seeking(NamedTuple):
@@ -332,3 +350,111 @@ class _Decoder:
 def _logged_errors() -> int:
     """Return how many errors FFmpeg has logged in this process, also of pictures that it shows with something else."""
     return av.logging.get_last_error()[0]
+
+
+def check_decord(*, scales: bool) -> None:
+    """Check that decord can decode as options say.
+
+    Args:
+        scales: Whether frames are scaled as FFmpeg does it, and nothing else is done with them.
+
+    Raises:
+        UsageError: They are not, or decord is not installed.
+    """
+    if not scales:
+        raise UsageError(
+            "decoder: expected --resize fast and no --deinterlace with decord, which scales frames by itself; leave"
+            " these options out, or choose pyav"
+        )
+    if find_spec("decord") is None:
+        raise UsageError(f"decoder: {missing_package('decord', 'decord')}")
+
+
+class DecordReader:
+    """Frames of a video file, decoded and scaled by decord.
+
+    Args:
+        name: Name under which FFmpeg opens the file.
+        size: Width and height to which frames are scaled.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        Exception: decord cannot read the file. Its errors have no class in common.
+    """
+
+    decoded: int = 0
+    """Number of frames that were decoded, wanted or not."""
+
+    def __init__(self, name: str, size: tuple[int, int], heartbeat: Callable[[], None]) -> None:
+        self._reader: Any = _decord().VideoReader(name, width=size[0], height=size[1], num_threads=1)
+        self._heartbeat, self._size, self._position = heartbeat, size, 0
+
+    def agrees_with(self, times: NDArray[np.float64]) -> bool:
+        """Return whether it has frames at these presentation times, in seconds, and no others."""
+        if len(self._reader) != len(times):
+            return False
+        own = self._reader.get_frame_timestamp(range(len(times)))[:, 0]
+        return np.allclose(own, times, rtol=FLOAT32, atol=TIME_TOLERANCE)
+
+    def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, FrameArray]]:
+        """Decode the wanted frames.
+
+        Args:
+            wanted: Indices of frames, ascending.
+
+        Yields:
+            (index, frame) for each of them, in order; the frame is (height, width, 3) uint8 RGB.
+
+        Raises:
+            Exception: decord cannot decode a frame.
+        """
+        for index in wanted:
+            if index < self._position:
+                self._reader.seek(0)
+                self._position = 0
+            while self._position <= index:
+                frame = self._reader.next()
+                self._position += 1
+                self.decoded += 1
+                self._heartbeat()
+            # Rows of less than some 50 pixels end with bytes that are none, which decord counts as more channels.
+            rows = frame.asnumpy().reshape(self._size[1], -1)[:, : 3 * self._size[0]]
+            yield index, rows.reshape(*reversed(self._size), 3)
+
+
+def open_with_decord(
+    name: str, packets: PacketIndex, size: tuple[int, int], heartbeat: Callable[[], None]
+) -> DecordReader | None:
+    """Open a file with decord.
+
+    Args:
+        name: Name under which FFmpeg opens the file.
+        packets: Its index.
+        size: Width and height to which frames are scaled.
+        heartbeat: Called regularly while reading makes progress.
+
+    Returns:
+        The reader; None if decord cannot read the file as players show it, or has other frames than the index.
+    """
+    is_odd = packets.why_incomplete or packets.corrupt_packets or packets.info.skipped_frames
+    if is_odd or packets.container_format not in INDEXED_FORMATS or packets.info.dynamic_range != "sdr":
+        return None
+    try:
+        reader = DecordReader(name, size, heartbeat)
+        return reader if reader.agrees_with(packets.times) else None
+    except Exception:  # noqa: BLE001 - whatever it is, PyAV has read the file so far, and goes on
+        return None
+
+
+def _decord() -> Any:
+    """Import decord, whose libraries PyAV must not use.
+
+    It makes the symbols of its libraries global, and PyAV would then call its libvpx, for example, which is older.
+    """
+    mode, vars(ctypes)["RTLD_GLOBAL"] = ctypes.RTLD_GLOBAL, ctypes.RTLD_LOCAL
+    try:
+        import decord
+    finally:
+        vars(ctypes)["RTLD_GLOBAL"] = mode
+    decord.logging.set_level(decord.logging.QUIET)
+    return decord

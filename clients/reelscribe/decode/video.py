@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from reelscribe._files import OpenSource, SparseFile
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
+from reelscribe.contract.scaling import crop
 from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.container import open_for_ffmpeg
 from reelscribe.decode.frame_conversion import FrameScaler, deinterlace, with_neighbours
-from reelscribe.decode.frame_reader import FrameReader
+from reelscribe.decode.frame_reader import Decoder, DecordReader, FrameReader, open_with_decord
 from reelscribe.decode.packet_index import index_packets
 from reelscribe.decode.random_access import find_entry_points
 from reelscribe.decode.sampling import Sampling
@@ -51,6 +52,8 @@ class VideoTask:
     """The shots, if they have been found before."""
     stat: str = ""
     """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
+    decoder: Decoder = "pyav"
+    """What decodes and scales the frames of files that it can read; PyAV reads the others."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -73,11 +76,12 @@ class VideoTask:
 
         Raises:
             TypeError: A field is unknown or missing. KeyError says the same.
-            ValueError: `resize` is unknown.
+            ValueError: `resize` or `decoder` is unknown.
             UsageError: A value of the sampling is out of its range.
         """
-        if value["resize"] not in get_args(Resize):
-            raise ValueError(f"resize: expected one of {', '.join(get_args(Resize))}, got {value['resize']!r}")
+        for name, known in (("resize", get_args(Resize)), ("decoder", get_args(Decoder))):
+            if value[name] not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value[name]!r}")
         input_size, sampling = input_size_from_json(value["input_size"]), value["sampling"]
         detection, shots = value["detection"], value["known_shots"]
         return cls(
@@ -89,6 +93,10 @@ class VideoTask:
                 "known_shots": None if shots is None else [Section(*shot) for shot in shots],
             }
         )
+
+
+Picture = av.VideoFrame | FrameArray
+"""A frame as it was decoded; from decord one that has been scaled, but not cropped, (height, width, 3) uint8 RGB."""
 
 
 class ChosenFrame(NamedTuple):
@@ -154,7 +162,7 @@ class OpenVideo:
             else:
                 self.file = stack.enter_context(open_for_ffmpeg(path, stat))
                 name = self.file.name
-            self._packets = packets = index_packets(name, heartbeat)
+            self._name, self._packets = name, (packets := index_packets(name, heartbeat))
             self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
             self._reader = FrameReader(name, packets, heartbeat)
             self.shots, self.undecodable = known_shots, 0
@@ -280,6 +288,20 @@ class Video(OpenVideo):
             self.chosen = task.sampling.choose(self.times, keyframes, end, self.shots or ())
             self.end_seconds = task.sampling.span_end(self.times, end)
         self._drop_disposable = self._is_dropping_worthwhile(self.chosen)
+        self._decord: DecordReader | None = None
+        if task.decoder == "decord" and isinstance(self._name, str):
+            scaled_size = self.input_size.scaled_size(*self.info.shown_size)
+            self._decord = open_with_decord(self._name, self._packets, scaled_size, heartbeat)
+
+    @property
+    def decoder(self) -> Decoder:
+        """What decodes and scales the chosen frames."""
+        return "decord" if self._decord else "pyav"
+
+    @property
+    def decoded(self) -> int:
+        """Number of frames that have been decoded, wanted or not."""
+        return super().decoded + (self._decord.decoded if self._decord else 0)
 
     def entry_points(self, portion_seconds: float) -> Sequence[int]:
         """Find where other processes may begin to read chosen frames.
@@ -289,22 +311,22 @@ class Video(OpenVideo):
 
         Returns:
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
-            so in little time.
+            so in little time, or because decord reads it, from the beginning.
         """
         gops = self._packets.gops
         min_frames = portion_seconds * PIXELS_PER_SECOND / (self.info.width * self.info.height + OVERHEAD_PIXELS)
-        if gops is None or not self.can_seek or len(self.times) < 2 * min_frames:
+        if self._decord or gops is None or not self.can_seek or len(self.times) < 2 * min_frames:
             return ()
         return find_entry_points(self.chosen, self._packets.keyframes, gops, min_frames)
 
     def frames(
-        self, ordinals: range, look_at: Callable[[int, av.VideoFrame], None] = lambda *_: None
+        self, ordinals: range, look_at: Callable[[int, Picture], None] = lambda *_: None
     ) -> Iterator[ChosenFrame]:
         """Read chosen frames.
 
         Args:
             ordinals: Ordinals of the frames among the chosen frames, ascending.
-            look_at: Called with the index and the unscaled frame of each of them that can be decoded.
+            look_at: Called with the index and the picture of each of them that can be decoded.
 
         Yields:
             The frame of each ordinal, in order.
@@ -313,15 +335,20 @@ class Video(OpenVideo):
             MediaError: The file cannot be opened again.
         """
         scale = self.scaler(self.input_size, self._resize)
-        # Whether to drop is decided for all of them, so that it does not depend on which of them a process reads.
-        decoded = self.decode(self.chosen[ordinals.start : ordinals.stop], drop_disposable=self._drop_disposable)
+        decoded = self._pictures(self.chosen[ordinals.start : ordinals.stop])
         end = (self.info.frames, None)  # the index of no frame
-        decoded_index, frame = next(decoded, end)
+        decoded_index, picture = next(decoded, end)
         for ordinal in ordinals:
             frame_index, image = self.chosen[ordinal], None
             if decoded_index == frame_index:
-                if frame is not None:
-                    look_at(frame_index, frame)
-                    image = scale(frame)
-                decoded_index, frame = next(decoded, end)
+                if picture is not None:
+                    look_at(frame_index, picture)
+                    image = scale(picture) if isinstance(picture, av.VideoFrame) else crop(picture, self.input_size)
+                decoded_index, picture = next(decoded, end)
             yield ChosenFrame(ordinal, frame_index, self.seconds(frame_index), image)
+
+    def _pictures(self, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
+        if self._decord:
+            return self._decord.read(wanted)
+        # Whether to drop is decided for all chosen frames, so that it does not depend on which of them a process reads.
+        return self.decode(wanted, drop_disposable=self._drop_disposable)

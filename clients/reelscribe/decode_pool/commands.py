@@ -87,6 +87,8 @@ class Opened(ABC):
     """Why frames or samples are missing; None if the file is complete."""
     entry_points: Sequence[int] = ()
     """Numbers of the frames at which other processes may begin, ascending; empty if one must read them all."""
+    by_substitute: bool = False
+    """True if another decoder reads it than the one that was chosen, which cannot."""
 
     @property
     @abstractmethod
@@ -118,6 +120,10 @@ class ReadCommand(ABC, Generic[OpenedT, BatchT]):
 
     def for_portion(self, portion: Portion, opened: OpenedT | None) -> Self:  # noqa: ARG002 - few sources have several
         """Return the command to read a portion of the source, with what is known about it, if it has portions."""
+        return self
+
+    def after_failure(self) -> Self:
+        """Return the command for another attempt, after a process has died or hung."""
         return self
 
     @abstractmethod

@@ -9,7 +9,7 @@ it first finds the entry points and reads what is before the first of them. It k
 portion, so that it reads the packets of the file only once. The replies are those of `child_channel.py`, with::
 
     {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots", "undecodable",
-                "entry_points"}}
+                "entry_points", "decoder"}}
     {"batch": {..., "frame_indices", "pts_seconds", "reused", "undecodable"}}
 """
 
@@ -57,6 +57,8 @@ class OpenedVideo(Opened):
     """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
     entry_points: Sequence[int] = ()
     """Ordinals of the chosen frames at which other processes may begin, ascending; empty if one must read them all."""
+    by_substitute: bool = False
+    """True if PyAV reads it in place of the decoder that was chosen."""
     shots_only: bool = False
     """True if frames are only compared to find shots, and none is chosen. All of it is read when this is known."""
 
@@ -145,11 +147,16 @@ class ReadFrames(ReadCommand[OpenedVideo, DecodedFrameBatch]):
         task = replace(self.task, known_shots=opened.shots) if opened and opened.shots is not None else self.task
         return replace(self, task=task, portion=portion)
 
+    def after_failure(self) -> Self:
+        """Return the command for another attempt, which PyAV makes: decord may be why the process has died."""
+        return replace(self, task=replace(self.task, decoder="pyav"))
+
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
+        by_substitute = reply.pop("decoder") != self.task.decoder
         info, input_size = VideoInfo(**reply["info"]), InputSize(**reply["input_size"])
         shots = None if reply["shots"] is None else [Section(*shot) for shot in reply["shots"]]
-        fields = {**reply, "info": info, "input_size": input_size, "shots": shots}
+        fields = {**reply, "info": info, "input_size": input_size, "shots": shots, "by_substitute": by_substitute}
         return OpenedVideo(**fields, shots_only=self.task.sampling is None)
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedVideo, slots: Slots) -> DecodedFrameBatch:
@@ -217,6 +224,7 @@ def feed(
         shots=video.shots,
         undecodable=video.undecodable,
         entry_points=entry_points,
+        decoder=video.decoder,
     )
     max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
     wanted, rest = before_entry_point([Span(**span) for span in spans], entry_points)

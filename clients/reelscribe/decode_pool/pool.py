@@ -67,6 +67,8 @@ class DecodePool:
         self.workers, self.slot_bytes = workers, slot_bytes
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
+        self.substituted = 0
+        """Number of sources that another decoder has read than the one that was chosen."""
         # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.
         self._slots = Slots(2 * workers + batches_held, slot_bytes)
         self._stall_seconds, self._memory_bytes = stall_seconds, memory_bytes
@@ -234,6 +236,7 @@ class DecodePool:
                         yield item
         finally:
             self._divided.pop(source, None)
+            self.substituted += source.by_substitute
             for process in self._idle:
                 if process.keeps is source:
                     process.close_file()
@@ -364,6 +367,8 @@ class ReadSource(Generic[OpenedT, BatchT]):
         self._entry_points: Sequence[int] = ()
         self.failure: DecoderDied | DecoderStalled | None = None
         """Why the source is given up: every attempt ended with the death of its process, or with one that hung."""
+        self.by_substitute = False
+        """True if another decoder reads it, or a part of it, than the one that was chosen."""
 
     @property
     def is_divided(self) -> bool:
@@ -408,12 +413,14 @@ class ReadSource(Generic[OpenedT, BatchT]):
             raise
 
     def _portion(self) -> ReadCommand[OpenedT, BatchT]:
+        if self._failures and (other := self._command.after_failure()) != self._command:
+            self._command, self.by_substitute = other, True
         portion: Portion = "later" if self.is_divided else "all" if self._opened or not self._divide else "first"
         return self._command.for_portion(portion, self._opened)
 
     def _open(self, opened: OpenedT, wanted: Sequence[Span]) -> list[Span]:
         """Take note of the entry points, and return what the process that has found them reads."""
-        self._opened = opened
+        self._opened, self.by_substitute = opened, self.by_substitute or opened.by_substitute
         wanted, rest = before_entry_point(wanted, opened.entry_points)
         if rest:
             self._left, self._entry_points = join(self._left, rest), opened.entry_points

@@ -374,8 +374,9 @@ def _added(reports: Sequence[NodeReport]) -> NodeReport:
 
 
 def _added_tracks(tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:
-    added = ("done", "decoded", "unsent", "requests", "retries", "tokens", "requests_in_flight", "requests_wanted")
-    return replace(tracks[0], **{name: sum(getattr(track, name) for track in tracks) for name in added})
+    added = ("done", "decoded", "unsent", "requests", "retries", "tokens", "substituted")
+    limits = ("requests_in_flight", "requests_wanted")
+    return replace(tracks[0], **{name: sum(getattr(track, name) for track in tracks) for name in (*added, *limits)})
 
 
 def _with_shares(total: TrackSnapshot, tracks: Sequence[TrackSnapshot]) -> TrackSnapshot:

@@ -76,6 +76,8 @@ def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
     yield unit.done(track.done, seconds)
     if track.unsent:
         yield unit.amount(track.unsent), unit.unsent
+    if track.substituted:
+        yield f"{track.substituted:,}", "of the sources read by PyAV in place of decord"
     if track.tokens:
         yield f"{track.tokens:,}", f"tokens written by the model, {track.tokens / seconds:,.0f} a second"
 

@@ -45,6 +45,8 @@ class TrackSnapshot:
     """Number of requests that were sent again."""
     tokens: int = 0
     """Number of tokens that a model behind OpenAI's API has written; 0 for others, which do not say."""
+    substituted: int = 0
+    """Number of sources that PyAV has read in place of the decoder that was chosen."""
     eta_seconds: float | None = None
     """Seconds until the track is done; None until something is known."""
     server_workers: int = 0
@@ -97,6 +99,8 @@ class Readings:
     """Number of frames, or of seconds of audio, that its processes have decoded."""
     retries: Callable[[], int] = lambda: 0
     """Number of requests that were sent again."""
+    substituted: Callable[[], int] = lambda: 0
+    """Number of sources that PyAV has read in place of the decoder that was chosen."""
     outage: Callable[[], Outage | None] = lambda: None
     """Why no server can be used; None if one can."""
 
@@ -248,6 +252,7 @@ class TrackMeter:
             decoded=self._readings.decoded(),
             requests=self._requests,
             retries=self._readings.retries(),
+            substituted=self._readings.substituted(),
             tokens=self._tokens,
             decode_share=min(1.0, load.busy / seconds / max(1, resources.decode_workers)),
             network_share=self._network / requests,

@@ -8,6 +8,7 @@ decoding a frame of 1080p.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import av
@@ -15,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.video import OpenVideo
+from reelscribe.decode.video import OpenVideo, Picture
 from reelscribe.thumbnails.pictures import USUAL_COUNT, moments, nearest_frames, thumbnail_size, to_webp
 from reelscribe.thumbnails.store import MOST_PICTURES, ThumbnailStore, ThumbnailTask
 
@@ -44,6 +45,13 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - whatever it is, the source must not fail because of it
             self.failure = f"no more thumbnails are kept: {error}"
 
+    def _scaled(self, image: FrameArray) -> FrameArray:
+        """Return a frame with the shape that players show."""
+        size = thumbnail_size(self._video.info.shown_size)
+        if max(image.shape[:2]) < max(size.width, size.height):
+            size = thumbnail_size(self._video.info.shown_size, max(image.shape[:2]))
+        return np.asarray(Image.fromarray(image).resize((size.width, size.height), Image.Resampling.BILINEAR))
+
 
 class FrameKeeper(Keeper):
     """Keeps the chosen frames that are nearest to the wanted moments."""
@@ -64,10 +72,13 @@ class FrameKeeper(Keeper):
             wanted = moments(task.most, video.shots or (), float(video.times[chosen[0]]), end_seconds)
             self._wanted = nearest_frames(chosen, video.times, wanted)
 
-    def add(self, index: int, picture: av.VideoFrame) -> None:
+    def add(self, index: int, picture: Picture) -> None:
         """Keep a decoded frame, if it is one of the wanted ones."""
         if index in self._wanted:
-            self._keep(self._video.seconds(index), lambda: self._scale(picture))
+            self._keep(self._video.seconds(index), partial(self._thumbnail, picture))
+
+    def _thumbnail(self, picture: Picture) -> FrameArray | None:
+        return self._scale(picture) if isinstance(picture, av.VideoFrame) else self._scaled(picture)
 
 
 class ClipKeeper(Keeper):
@@ -104,10 +115,3 @@ class ClipKeeper(Keeper):
         if part not in self._done:
             self._done.add(part)
             self._keep(seconds[middle], lambda: self._scaled(images[middle]))
-
-    def _scaled(self, image: FrameArray) -> FrameArray:
-        """Return a frame with the shape that players show."""
-        size = thumbnail_size(self._video.info.shown_size)
-        if max(image.shape[:2]) < max(size.width, size.height):
-            size = thumbnail_size(self._video.info.shown_size, max(image.shape[:2]))
-        return np.asarray(Image.fromarray(image).resize((size.width, size.height), Image.Resampling.BILINEAR))

@@ -318,6 +318,15 @@ class FrameOptions:
             " pixel as the model's own processor makes it; slower).",
         ),
     ] = "fast"
+    decoder: Annotated[
+        Literal["pyav", "decord"],
+        speed_option(
+            metavar="pyav|decord",
+            help="What decodes frames to caption: pyav, or decord for files in which both find the same frames at the"
+            " same times; PyAV reads the others. decord has an FFmpeg of 2018, so give it only files of your own. Needs"
+            " reelscribe[decord].",
+        ),
+    ] = "pyav"
     frames_per_request: Annotated[
         int,
         speed_option(
@@ -344,6 +353,7 @@ class FrameOptions:
             sampling=Sampling(every, self.fps, self.frames, self.keyframes, self.per_shot, self.start, self.end),
             detection=video.detection(),
             resize=self.resize,
+            decoder=self.decoder,
             deinterlace=video.deinterlace,
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,

@@ -12,6 +12,7 @@ from reelscribe.contract.descriptions import CaptionerDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
+from reelscribe.decode.frame_reader import Decoder, check_decord
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
@@ -79,6 +80,7 @@ class CaptionMedium(Medium):
             detection=self.options.detection if self.options.sampling.per_shot else None,
             known_shots=shots,
             stat=stat,
+            decoder=self.options.decoder,
         )
         most = self.options.batch_size(self.description)
         return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails, ranges=source.ranges)
@@ -129,6 +131,8 @@ class CaptionOptions(Options):
     """How the shots are found, if `sampling` chooses frames of each shot."""
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast" or "exact"."""
+    decoder: Decoder = "pyav"
+    """What decodes and scales frames: "pyav", or "decord" for the files that it reads as PyAV does."""
     deinterlace: bool = False
     """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     reuse: bool = False
@@ -162,11 +166,18 @@ class CaptionOptions(Options):
         return frames is not None and size > frames * BYTES_FOR_FRAME
 
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
-        """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
+        """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job.
+
+        Raises:
+            UsageError: decord is not installed, or cannot do what other options say.
+        """
+        if self.decoder == "decord":
+            check_decord(scales=self.resize == "fast" and not self.deinterlace)
         return {
             "sampling": self.sampling.to_json(),
             "detection": self.detection.to_json() if self.sampling.per_shot and not self.model_shots else None,
             "resize": self.resize,
+            **({} if self.decoder == "pyav" else {"decoder": self.decoder}),
             "deinterlace": self.deinterlace,
             "reuse_levels": REUSE_LEVELS if self.reuse else None,
             "reuse_drift_levels": REUSE_DRIFT_LEVELS if self.reuse else None,

@@ -490,7 +490,7 @@ class Track:
 
     def _readings(self) -> Readings:
         """Return what the meter reads from the track."""
-        readings = Readings(load=self._load, decoded=lambda: self.pool.decoded)
+        readings = Readings(self._load, lambda: self.pool.decoded, substituted=lambda: self.pool.substituted)
         if not (client := self._client):
             return readings
         client.on_answer = self._count
