@@ -93,6 +93,7 @@ class Day:
         if not folder.exists():
             folder.mkdir()
             subject.save(folder, self.device)
+            torch.cuda.empty_cache()  # for the workers
             self.say(f"{subject.title}: weights")
         return folder
 
