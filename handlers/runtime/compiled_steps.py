@@ -182,10 +182,10 @@ def generate_tokens(
 
 
 def _prompt(inputs: Mapping[str, Any]) -> Tensor:
-    """The tokens of prompts, (B, T), or what has a row and a column for each of them."""
+    """The tokens of prompts, (B, T), or what has a row and at least a column for each of them."""
     names = ("decoder_input_ids", "input_ids", "inputs_embeds")
-    prompt: Tensor = next(inputs[name] for name in names if name in inputs)
-    return prompt
+    prompt: Tensor | None = next((inputs[name] for name in names if name in inputs), None)
+    return inputs["encoder_outputs"].last_hidden_state if prompt is None else prompt
 
 
 def _encoded(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
