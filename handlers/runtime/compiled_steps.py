@@ -76,7 +76,7 @@ class CompiledSteps:
 
     def length_for(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
         """Return the length of the cache for the arguments of a call of `generate`; None if it is not compiled."""
-        if "max_new_tokens" not in options or (options.get("num_beams") or 1) > 1:
+        if options.get("max_new_tokens") is None:
             return None
         needed = max(_prompt(inputs).shape[1] + options["max_new_tokens"], self.warming_up or 0)
         self.lengths = self.lengths or [needed]
