@@ -51,7 +51,7 @@ memory would be read in vain for each token; with fewer, less time is taken to c
 class ClipSettings(ModelSettings):
     """Settings under `handler:` in the YAML of a clip model."""
 
-    device_batches: ClassVar[tuple[int, int]] = (8, 16)
+    device_batches: ClassVar[tuple[int, int]] = (8, 32)
 
     system_prompt: str = ""
     """Text of the system message; empty for none, or for the chat template's own."""

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
-    Cache,
     CompileConfig,
     EncoderDecoderCache,
     GenerationMixin,
@@ -67,18 +66,17 @@ class CompiledSteps:
             )
         self.lengths, self._encoder_length = sorted(set(lengths)), encoder_length
         self.warming_up: int | None = None
-        self.caches: dict[tuple[int, int], Cache] = {}
+        self.caches: dict[tuple[int, int], Any] = {}
         self._largest = (0, 0)
         # On a CPU, only the graph is made, and no code: it shows that shapes recur, and is not faster.
-        self._config = (
-            CompileConfig() if model.device.type == "cuda" else CompileConfig(backend="eager", mode="default")
-        )
-        self._config._compile_all_devices = True
+        on_gpu = model.device.type == "cuda"
+        self._config: Any = CompileConfig() if on_gpu else CompileConfig(backend="eager", mode="default")
+        self._config._compile_all_devices = True  # type: ignore[assignment]  # its class says None, for no
         model.compiled_steps = self
 
     def length_for(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
         """Return the length of the cache for the arguments of a call of `generate`; None if it is not compiled."""
-        if "max_new_tokens" not in options or (options.get("num_beams") or 1) > 1:
+        if options.get("max_new_tokens") is None:
             return None
         needed = max(_prompt(inputs).shape[1] + options["max_new_tokens"], self.warming_up or 0)
         self.lengths = self.lengths or [needed]
@@ -94,7 +92,8 @@ class CompiledSteps:
         padded = self._padded(inputs, (1 << (rows - 1).bit_length()) - rows)
         if self.warming_up is not None:
             options = {**options, "min_new_tokens": min(_WARM_UP_TOKENS, options["max_new_tokens"])}
-        sequences: Tensor = GenerationMixin.generate(
+        search: Any = GenerationMixin.generate
+        sequences: Tensor = search(
             model,
             **padded,
             **{**options, "cache_implementation": None},
@@ -124,26 +123,21 @@ class CompiledSteps:
             padded["attention_mask"] = parts.get("attention_mask", torch.ones_like(parts["last_hidden_state"][..., 0]))
         return padded
 
-    def _cache(self, config: Any, inputs: Mapping[str, Any], length: int) -> Cache:
+    def _cache(self, config: Any, inputs: Mapping[str, Any], length: int) -> Any:
         """An empty cache for padded inputs."""
         shape = rows, _ = len(_prompt(inputs)), length
         if shape not in self.caches:
-            if rows > self._largest[0] or length > self._largest[1]:
+            large = self.caches.get(self._largest)
+            if large and rows <= self._largest[0] and length <= self._largest[1] and _has_memory(large):
+                cache = _beginning(large, rows, length)
+            else:
                 self.free()  # the others are parts of a memory that is too small
                 self._largest = shape
                 # transformers makes its tensors while it reads the prompt, when it knows their shapes.
-                cache: Cache = StaticCache(config, length)
+                cache = StaticCache(config, length)
                 if "encoder_outputs" in inputs:
                     states = inputs["encoder_outputs"].last_hidden_state
                     cache = EncoderDecoderCache(cache, StaticCache(config, states.shape[1]))
-            else:
-                cache = copy.copy(self.caches[self._largest])
-                if isinstance(cache, EncoderDecoderCache):
-                    cache.is_updated = dict(cache.is_updated)
-                    cache.self_attention_cache = _beginning(cache.self_attention_cache, rows, length)
-                    cache.cross_attention_cache = _beginning(cache.cross_attention_cache, rows)
-                else:
-                    cache = _beginning(cache, rows, length)
             self.caches[shape] = cache
         self.caches[shape].reset()
         return self.caches[shape]
@@ -156,7 +150,8 @@ class _FirstRows(LogitsProcessor):
         self._rows, self._processors = rows, LogitsProcessorList(processors)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        first: Tensor = self._processors(input_ids[: self._rows], scores[: self._rows])
+        processors: Any = self._processors  # its annotations want other types of tensors than `generate` has
+        first: Tensor = processors(input_ids[: self._rows], scores[: self._rows])
         return torch.cat([first, first[-1:].expand(len(scores) - self._rows, -1)])
 
 
@@ -187,10 +182,10 @@ def generate_tokens(
 
 
 def _prompt(inputs: Mapping[str, Any]) -> Tensor:
-    """The tokens of prompts, (B, T), or what has a row and a column for each of them."""
+    """The tokens of prompts, (B, T), or what has a row and at least a column for each of them."""
     names = ("decoder_input_ids", "input_ids", "inputs_embeds")
-    prompt: Tensor = next(inputs[name] for name in names if name in inputs)
-    return prompt
+    prompt: Tensor | None = next((inputs[name] for name in names if name in inputs), None)
+    return inputs["encoder_outputs"].last_hidden_state if prompt is None else prompt
 
 
 def _encoded(model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -207,8 +202,18 @@ def _lengthened(rows: Tensor, more: int) -> Tensor:
     return F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, more))
 
 
-def _beginning(large: Cache, rows: int, length: float = math.inf) -> Cache:
+def _has_memory(cache: Any) -> bool:
+    """Return whether a cache has its tensors; it has none if reading the first prompt failed."""
+    # All layers have read the prompt, or the last one has not. Its other cache comes last.
+    last = cache.cross_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+    return bool(last.is_initialized)
+
+
+def _beginning(large: Any, rows: int, length: float) -> Any:
     """A cache of fewer rows or a shorter length, at the beginning of the memory of a larger one."""
+    if isinstance(large, EncoderDecoderCache):
+        states = _beginning(large.cross_attention_cache, rows, math.inf)
+        return EncoderDecoderCache(_beginning(large.self_attention_cache, rows, length), states)
     cache = copy.copy(large)
     cache.layers = [copy.copy(layer) for layer in large.layers]
     for layer in cache.layers:

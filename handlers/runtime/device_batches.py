@@ -239,18 +239,15 @@ class DeviceBatches:
             RequestError: It failed.
         """
         steps = self.steps
-        try:
-            for length in reversed(steps.lengths) if steps and items else ():
-                rows = self.size
+        if steps and items:
+            for length in reversed(steps.lengths):
+                rows, steps.warming_up = self.size, length
                 while rows:
-                    steps.warming_up = length
                     (result,) = self.map([items(rows)])
                     if isinstance(result, RequestError):
                         raise result
                     rows = min(self.size, 1 << (rows - 1).bit_length() >> 1)  # the next smaller power of two
-        finally:
-            if steps:
-                steps.warming_up = None
+            steps.warming_up = None
         if not (steps and steps.caches):
             raise StartupError(
                 "YAML, handler, compile: expected a model that generates a limited number of tokens (max_new_tokens)"

@@ -112,3 +112,13 @@ def test_results_of_one_machine_are_collected_and_of_two_are_not(tmp_path):
     done = collect(tmp_path, tmp_path / "all.json")
     assert done.returncode == 1
     assert "expected results of one machine" in done.stderr
+
+
+def test_a_gpu_day_prints_each_step_and_runs_with_tiny_models(run_bench):
+    done = run_bench("gpu_day", "--tiny", "--steps", "compiled")
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, weights, ready, rate = (line.split("min  ")[1] for line in done.stdout.splitlines())
+    assert first.endswith("on a CPU, so that figures mean nothing")
+    assert weights.endswith("weights")
+    assert ready.startswith("caption, workers: 1, compiled: ready after")
+    assert float(rate.removeprefix("captions, compiled, 480x270-2: ").removesuffix("/s")) > 0

@@ -19,8 +19,8 @@ class BlogHandler:
     """One worker."""
 
     def load(self, context: Any) -> None:
-        """Load the weights that the archive's YAML names."""
-        self._captioner = PlainCaptioner(context.model_yaml_config["handler"]["weights"])
+        """Load the weights that the archive's YAML names, with its options of `generate`."""
+        self._captioner = PlainCaptioner(**context.model_yaml_config["handler"])
 
     def answer(self, data: list[dict[str, Any]]) -> list[str | list[str]]:
         """Return a caption for each frame, and a list of captions for each prebatch."""

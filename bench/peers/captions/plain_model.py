@@ -15,17 +15,20 @@ NEW_TOKENS = 30
 
 
 class PlainCaptioner:
-    """A loaded model with its processor, on one thread of the CPU."""
+    """A loaded model with its processor, on a GPU in half precision, or on one thread of the CPU."""
 
-    def __init__(self, weights: str) -> None:
+    def __init__(self, weights: str, generation: dict[str, Any] | None = None) -> None:
         torch.set_num_threads(1)
         self._processor = AutoProcessor.from_pretrained(weights)
+        self._generation = generation or {"max_new_tokens": NEW_TOKENS}
+        on_gpu = torch.cuda.is_available()
         family: Any = AutoModelForImageTextToText
-        self._model = family.from_pretrained(weights).eval()
+        model = family.from_pretrained(weights, dtype=torch.bfloat16 if on_gpu else torch.float32)
+        self._model = model.to("cuda" if on_gpu else "cpu").eval()
 
     def caption(self, frames: Sequence[NDArray[np.uint8]]) -> list[str]:
         """Return the caption of each RGB frame, (H, W, 3), of any size."""
-        inputs = self._processor(images=[*frames], return_tensors="pt")
+        inputs = self._processor(images=[*frames], return_tensors="pt").to(self._model.device, self._model.dtype)
         with torch.inference_mode():
-            tokens = self._model.generate(**inputs, max_new_tokens=NEW_TOKENS)
+            tokens = self._model.generate(**inputs, **self._generation)
         return [text.strip() for text in self._processor.batch_decode(tokens, skip_special_tokens=True)]

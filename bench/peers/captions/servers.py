@@ -22,13 +22,15 @@ def serve_ours(directory: Path) -> Iterator[Service]:
 
 
 @contextmanager
-def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iterator[Service]:
-    """Serve the blog's handler with the blog's settings."""
+def serve_blog(
+    directory: Path, *, batch_size: int = 1, batch_delay_ms: int = 0, weights: Path = CAPTIONER, **generation: int
+) -> Iterator[Service]:
+    """Serve the blog's handler with the blog's settings, these weights, and options of `generate`."""
     pack_handler(
         HERE / "blog_handler.py",
         "blip2",
         directory / "store",
-        settings={"handler": {"weights": str(CAPTIONER)}},
+        settings={"handler": {"weights": str(weights), "generation": generation}},
         modules={"peers/captions/plain_model.py": HERE / "plain_model.py"},
     )
     version = {"defaultVersion": True, "marName": "blip2.mar", "minWorkers": 1, "maxWorkers": 1}
@@ -40,7 +42,7 @@ def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iter
 
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[Service]]] = {
     "ours": serve_ours,
-    "blog": lambda directory: serve_blog(directory, batch_size=1, batch_delay_ms=0),
+    "blog": serve_blog,
     "blog, joining": lambda directory: serve_blog(directory, batch_size=128, batch_delay_ms=100),
     "flask": lambda directory: serve_module("peers.captions.flask_server", directory, WEIGHTS),
     "litserve": lambda directory: serve_module("peers.captions.litserve_server", directory, WEIGHTS),

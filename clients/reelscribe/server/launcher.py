@@ -326,6 +326,8 @@ def _launch(instance: Instance, checked: _CheckedStart) -> None:
         "TMPDIR": str(directory / "tmp"),
         "LOG_LOCATION": str(directory / "logs"),
         "METRICS_LOCATION": str(directory / "logs"),
+        # Where torch keeps what it compiles: the next start needs it, and torch runs what it finds there.
+        "TORCHINDUCTOR_CACHE_DIR": str(directory / "compiled"),
     }
     command = [
         *(sys.executable, "-m", "ts.model_server", "--start", "--ncs"),

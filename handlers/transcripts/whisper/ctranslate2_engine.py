@@ -22,6 +22,7 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from reelscribe.errors import StartupError, missing_package
+from runtime.compiled_steps import CompiledSteps
 from runtime.model_settings import revision_of
 from runtime.pretrained import from_pretrained
 from transcripts.speech_model import SpeechSettings
@@ -91,7 +92,7 @@ class CTranslate2Engine:
         self.dtype: str = self.model.compute_type
         self.revision = revision_of(settings, self)
         self.positions: int = config.max_target_positions
-        self.steps = None
+        self.steps: CompiledSteps | None = None
         self._encoder = None
         if (settings.converted_folder / ENCODER_FILE).exists():
             folder, dtype = str(settings.converted_folder), _float_type(self.dtype)

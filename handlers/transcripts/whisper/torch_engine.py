@@ -154,13 +154,13 @@ class TorchBatch:
         processors: list[LogitsProcessor] = [selector]
         if tokens.timestamps:
             processors.insert(0, WhisperTimeStampLogitsProcessor(model.generation_config, begin_index=length))
-        inputs = {"encoder_outputs": BaseModelOutput(self._states), "decoder_input_ids": ids}
+        inputs: dict[str, Any] = {"encoder_outputs": BaseModelOutput(self._states), "decoder_input_ids": ids}
         inputs["attention_mask"] = torch.ones(self._states.shape[:2], device=self._states.device)
-        options = {"do_sample": False, "num_beams": selector.beams, "max_new_tokens": max(limits)}
+        options: dict[str, Any] = {"do_sample": False, "num_beams": selector.beams, "max_new_tokens": max(limits)}
         options |= self._engine.options
         # Whisper's own `generate` does not return the probability of no speech, nor the temperature of the result.
         # It calls this general `generate` for each temperature, too.
-        search = partial(GenerationMixin.generate, model)
+        search: Any = partial(GenerationMixin.generate, model)
         if isinstance(selector, _BeamScores):
             # As in openai/whisper, it stops as soon as so many texts have ended.
             options |= {"early_stopping": True, "return_dict_in_generate": True}
