@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
     "ways",
     [
         ["plain-32", "blog-sync", "blog-stream", "blog-prebatch", "flask"],  # full-size frames
-        ["litserve", "ours-fast"],  # frames that our client scaled
+        ["litserve", "ours-network", "ours-fast"],  # frames that our client scaled
     ],
 )
 def test_ways_that_get_the_same_pixels_give_the_same_captions(tables_of, ways):
@@ -26,7 +26,10 @@ def test_ways_that_get_the_same_pixels_give_the_same_captions(tables_of, ways):
     assert all(row[2]["values"][0] > 0 for row in table["rows"])
     assert [row[table["columns"].index("same captions, %")] for row in table["rows"]] == ["100.0"] * len(ways)
     assert int(table["notes"][0].split(", ")[1].split()[0]) > 1  # or wrong order would not show
-    assert [row[1] for row in ratios["rows"]] == (["litserve"] if "ours-fast" in ways else [])
+    assert [row[1:3] for row in ratios["rows"]] == [[way, "litserve"] for way in ways if way.startswith("ours")]
+    equal = {row[table["columns"].index("as full frames, %")] for row in table["rows"]}
+    assert len(equal) == 1
+    assert 0 < float(*equal) <= 100
 
 
 def test_ways_to_describe_clips_find_the_truth(tables_of):

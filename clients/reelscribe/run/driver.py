@@ -54,7 +54,7 @@ OPEN_SOURCES = 1024
 memory. It is large because a video of many hours holds back the records of all sources after it, and others should go
 on meanwhile."""
 
-HEAD_START_SECONDS = 2.0
+HEAD_START_SECONDS = 5.0
 """Seconds for which the reading of headers waits until each decode process has opened a source."""
 
 LIST_ATTEMPTS = 3
