@@ -26,7 +26,7 @@ from reelscribe import (
 )
 from reelscribe.cli import app
 from reelscribe.errors import AccessRefused, ModelConflict, ServerError, UnknownModel
-from servers.emulated import serve_emulated
+from servers.emulated import Emulated, serve_emulated
 from servers.torchserve import CONFIG
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
@@ -38,11 +38,16 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory):
-    """A server on which models can be registered. It starts with version 1.0 of the emulated one, which loads fast."""
+    """A server of four emulated GPUs on which models can be registered.
+
+    It starts with version 1.0 of the emulated model, which loads fast.
+    """
     directory = tmp_path_factory.mktemp("models") / "server"
-    settings = {**quick_java(), "enable_model_api": "true"}
-    with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
-        yield RunningServer(serving.instance, serving.model)
+    settings = {**quick_java(), "enable_model_api": "true", "number_of_gpu": "4"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+        with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
+            yield RunningServer(serving.instance, serving.model)
 
 
 @pytest.fixture
@@ -158,6 +163,41 @@ async def test_scaling_up_and_down_costs_a_run_nothing(managed, management, clip
 
         assert await runs.during(scale()) == {undisturbed}
     assert len(managed.workers()) == 1
+
+
+@pytest.mark.parametrize("device_ids", [{"deviceIds": [3, 1, 0]}, {}])
+def test_workers_that_are_scaled_down_and_up_are_on_all_gpus(managed, build, device_ids):
+    name, gpus = ("named", 3) if device_ids else ("unnamed", 4)
+    register = ["register", build("1.0", name, **device_ids), "--workers", str(gpus)]
+    output_of(managed, *register)
+    for number in (gpus - 1, gpus):
+        assert "spreads" not in output_of(managed, "scale", name, str(number))
+        workers = json.loads(output_of(managed, "describe", name, "--json"))["workers"]
+        assert len({worker["gpu"] for worker in workers}) == len(workers) == number
+    output_of(managed, "unregister", name, "--now")
+
+
+async def test_a_full_queue_leaves_no_worker_when_workers_and_a_version_are_removed(managed, management, build):
+    before = len(managed.processes()["workers"])
+    settings = Emulated(frames_per_second=300, call_seconds=0.2).settings()
+    await management.register(build("1.0", "flooded", **settings), workers=4)
+    flooded, frame = managed.with_model("flooded"), pickle.dumps(np.zeros((1, 224, 224, 3), np.uint8))
+
+    async def flood() -> None:
+        while True:
+            await flooded.post(frame)
+
+    floods = [asyncio.ensure_future(flood()) for _ in range(20)]  # four for the workers, and as many as the queue takes
+    while (await management.describe("flooded")).queue_pending < 10:
+        assert not any(map(asyncio.Task.done, floods))
+    for number in (2, 0, 4):
+        assert len((await management.scale("flooded", number)).workers) == number
+        assert len(managed.processes()["workers"]) == before + number
+    await management.unregister("flooded", drain_seconds=0)
+    assert len(managed.processes()["workers"]) == before
+    for each in floods:
+        each.cancel()
+    await asyncio.gather(*floods, return_exceptions=True)
 
 
 async def test_requests_of_a_version_are_answered_before_it_is_unregistered(managed, management, build):
