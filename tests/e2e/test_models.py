@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import os
 import pickle
 import re
 import shutil
+import subprocess
 import zipfile
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
@@ -40,12 +43,16 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 def managed(tmp_path_factory):
     """A server of four emulated GPUs on which models can be registered.
 
-    It starts with version 1.0 of the emulated model, which loads fast.
+    It starts with version 1.0 of the emulated model, which loads fast. `nvidia-smi` notes what it is asked in `asked`.
     """
     directory = tmp_path_factory.mktemp("models") / "server"
+    (nvidia_smi := directory / "bin" / "nvidia-smi").parent.mkdir(parents=True)
+    nvidia_smi.write_text(f'#!/bin/sh\necho "$*" >>{directory}/asked\n')
+    nvidia_smi.chmod(0o700)
     settings = {**quick_java(), "enable_model_api": "true", "number_of_gpu": "4"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+        patch.setenv("PATH", f"{nvidia_smi.parent}:{os.environ['PATH']}")
         with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
             yield RunningServer(serving.instance, serving.model)
 
@@ -228,6 +235,20 @@ def test_a_model_is_operated_from_the_command_line(managed, build):
     output_of(managed, "set-default", "emulated", "1.0")
     assert output_of(managed, "unregister", "emulated", "4.0") == "unregistered emulated 4.0\n"
     assert [model["version"] for model in json.loads(output_of(managed, "list", "--json"))] == ["1.0"]
+
+
+def test_the_usage_of_gpus_is_not_looked_up_to_describe_models(managed):
+    """It would take 0.3 s and more for each worker, during which nobody else gets an answer."""
+    result = CliRunner().invoke(app, ["server", "status", "--directory", str(managed.instance.directory)])
+    assert result.exit_code == 0, result.output
+    (worker,) = json.loads(output_of(managed, "describe", "emulated", "--json"))["workers"]
+    assert worker["gpu"] in range(4)
+    asked = managed.instance.directory.parent / "asked"
+    assert not asked.exists()
+    (java,) = managed.processes()["java"]
+    environment = psutil.Process(java).environ()
+    subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv"], env=environment, check=True)
+    assert asked.read_text() == "--query-gpu=index --format=csv\n"  # all else is asked of the real one
 
 
 def test_a_server_is_managed_by_its_address_and_key_file(managed):
