@@ -128,6 +128,16 @@ def test_a_container_that_is_terminated_while_its_server_starts_ends_at_once(tmp
     assert serve.returncode == 0
 
 
+def test_a_container_ends_when_its_server_does(tmp_path):
+    command = tmp_path / "reelscribe"
+    command.write_text("#!/bin/sh\nmkdir -p .server/tmp\n: >.server/tmp/.model_server.pid\n")
+    command.chmod(0o700)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with Popen([DEPLOY / "serve"], env={"PATH": path}, cwd=tmp_path, stderr=PIPE, text=True) as serve:
+        assert serve.communicate(timeout=PATIENCE)[1] == "TorchServe has ended\n"
+    assert serve.returncode == 1
+
+
 def test_the_container_can_write_to_volumes_only_and_mounts_files_that_exist():
     (service,) = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
     assert service["read_only"] is True

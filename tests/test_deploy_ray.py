@@ -1,4 +1,4 @@
-"""The manifests in deploy/ray fit the KubeRay operator, the image and each other, and docs/cluster.md fits Ray."""
+"""The manifests in deploy/ fit Kubernetes, the KubeRay operator, images and each other; docs/cluster.md fits Ray."""
 
 import gzip
 import json
@@ -70,6 +70,24 @@ def test_manifests_fit_the_schemas_of_the_operator(manifest):
 def test_a_mistake_in_a_manifest_is_found(change, fault):
     (found,) = faults({**CLUSTER, "spec": {**CLUSTER["spec"], **change}})
     assert fault in found
+
+
+def test_the_pod_of_a_server_fits_kubernetes_and_the_image_and_its_probes_need_no_key():
+    deployment = yaml.safe_load((ROOT / "deploy/kubernetes.yaml").read_text())
+    pod, image = deployment["spec"]["template"], (ROOT / "deploy/Dockerfile").read_text()
+    of_pods = schema("RayCluster")["properties"]["spec"]["properties"]["headGroupSpec"]["properties"]["template"]
+    assert [error.message for error in Draft202012Validator(of_pods).iter_errors(pod)] == []
+    assert pod["metadata"]["labels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert f"USER {pod['spec']['securityContext']['runAsUser']}:" in image
+    (container,) = pod["spec"]["containers"]
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container[probe]["exec"]["command"] == json.loads(re.search(r"HEALTHCHECK .* CMD (.*)", image)[1])
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {volume["name"] for volume in pod["spec"]["volumes"]} == mounts.keys()
+    compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]["server"]
+    written = {volume["target"] for volume in compose["volumes"] if volume["type"] == "volume"}
+    assert {*written, "/srv/reelscribe/model_store", "/tmp"} == {*mounts.values()}
+    assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_the_head_does_no_work_and_the_gpu_nodes_come_and_go_with_it():

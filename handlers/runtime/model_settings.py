@@ -23,6 +23,9 @@ READ_THREADS_VARIABLE = "REELSCRIBE_READ_THREADS"
 MOST_READ_THREADS = 2
 """The most threads that decode requests by default: with more, they wait for each other (bench/log.md)."""
 
+BFLOAT16_CAPABILITY = 8
+"""The smallest compute capability (Ampere) of GPUs that compute in bfloat16; a T4 has 7.5, and a V100 has 7.0."""
+
 ARCHIVE_FOLDER = Path(__file__).parents[1]
 """The folder that holds the handler: the unpacked archive, or handlers/ where nothing is packed."""
 
@@ -45,7 +48,7 @@ class ModelSettings:
     revision: str | None = None
     """Commit, branch or tag of the hub; None for a directory, or for the default branch."""
     dtype: str = "auto"
-    """Name of a torch dtype. "auto" is bfloat16 (float16 on older GPUs) on a GPU, and float32 on a CPU."""
+    """Name of a torch dtype. "auto" is bfloat16 on a GPU, float16 on one before Ampere, and float32 on a CPU."""
     engine: str = "torch"
     """One of `engines`, to run the model. Others than torch need weights that `reelscribe archive` has converted."""
     converted: str | None = None
@@ -175,7 +178,8 @@ class ModelSettings:
             return dtype
         if device.type == "cpu":
             return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        # torch.cuda.is_bf16_supported() asks the first GPU, and says yes to those that emulate bfloat16 slowly.
+        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= BFLOAT16_CAPABILITY else torch.float16
 
 
 def check_folder(setting: str, model: str) -> None:

@@ -54,13 +54,13 @@ def test_unregistering_the_only_version_warns_that_the_model_is_gone(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("devices", "gpu", "where"),
-    [(["cpu"], "N/A", ", on the CPU"), (["cuda:0"], "gpuId::2 utilization", ", on GPUs 2")],
+    ("devices", "gpus", "where"),
+    [(["cpu"], None, ", on the CPU"), (["cuda:0"], [2, 3, 2, 3], ", on GPUs 2, 3")],
 )
-async def test_registering_says_where_the_workers_run(devices, gpu, where):
+async def test_registering_says_where_the_workers_run(devices, gpus, where):
     """Without GPUs, TorchServe runs the workers of an archive for GPUs on the CPU, and says nothing about it."""
     async with FakeManagement() as server:
-        server.archives["c.mar"] = ("captioner", "1.0", FakeVersion("c.mar", 4, 4, [True] * 4, gpu_usage=gpu))
+        server.archives["c.mar"] = ("captioner", "1.0", FakeVersion("c.mar", 4, 4, [True] * 4, gpus=gpus))
         server.description = {"name": "a/b", "devices": devices}
         command = ["models", "register", "c.mar", "--management", server.url]
         run = await asyncio.create_subprocess_exec(

@@ -82,6 +82,22 @@ def test_a_start_without_config_has_the_settings_of_the_last_start_and_says_so(t
     assert "no archive to serve" in others.output
 
 
+def test_a_start_after_a_crash_serves_the_same_folder_and_says_which_options_it_has_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    last = StartOptions(CONFIG, tmp_path / "mine", model_api=True, pass_environment=("HF_TOKEN",))
+    last.save(Instance(tmp_path).options)
+    started = server("start", "--directory", tmp_path, "--load-seconds", "5")
+    assert f"model store of the last start: {tmp_path}/mine; --model-store names another\n" in started.output
+    assert "the last start had --model-api, --pass-env, and this one has not; `reelscribe server restart`" in (
+        started.output
+    )
+    assert f"{tmp_path}/mine: no archive to serve" in started.output
+    named = server("start", "--directory", tmp_path, "--config", CONFIG, "--model-store", tmp_path)
+    assert "last start" not in named.output
+    assert f"{tmp_path}: no archive to serve" in named.output
+
+
 def test_warnings_are_printed_on_standard_output(tmp_path):
     config = tmp_path / "config.properties"
     config.write_text(CONFIG.read_text() + "disable_token_authorization=true\n")
@@ -96,6 +112,13 @@ def test_the_last_lines_of_a_log_are_shown(tmp_path, log):
     assert server(*command, "access", "--lines", "2").output == "2\n3\n"
     assert server(*command, "model").exit_code == 2
     assert "expected one of model, server, access" in server(*command, "other").output
+
+
+def test_the_log_of_the_server_before_is_shown(tmp_path, log):
+    log.parent.rename(Instance(tmp_path).previous_logs)
+    command = ["logs", "--directory", tmp_path, "--which", "access", "--lines", "1"]
+    assert server(*command).exit_code == 2
+    assert server(*command, "--previous").output == "3\n"
 
 
 def test_a_log_is_followed_into_the_next_one_until_an_interrupt(tmp_path, log):

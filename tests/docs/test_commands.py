@@ -1,14 +1,18 @@
 """The commands and programs in the documents run, against a real server, and answer what the documents say."""
 
+import os
 import re
 import shutil
+import subprocess
 import tarfile
 from itertools import chain
 
 import pytest
 
+from reelscribe import Credentials
 from support.clone import Clone
 from support.documents import DOCUMENTS, ROOT, Block, blocks
+from support.fake_torchserve import write_key_file
 from support.stores import s3_server
 
 BEFORE = {
@@ -98,6 +102,33 @@ def answers(code: str) -> list[str]:
 
 def without_spaces(text: str) -> str:
     return re.sub(r"\s", "", text)
+
+
+SSH = """#!/bin/sh
+[ "$*" = "-o BatchMode=yes -o ConnectTimeout=10 gpu-machine cat reelscribe/.server/key_file.json" ] && cat server_keys
+"""
+
+
+def test_the_line_for_cron_copies_the_key_of_each_new_server_and_nothing_else(tmp_path, monkeypatch):
+    (line,) = [
+        block.code.removeprefix("* * * * * cd reelscribe && ")
+        for block in blocks(ROOT / "docs/operations.md")
+        if block.heading == "Keys"
+    ]
+    (ssh := tmp_path / "ssh").write_text(SSH)
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    write_key_file(tmp_path / "server_keys", "of the first")
+    subprocess.run(["sh", "-c", line], check=True)
+    credentials = Credentials("key_file.json")  # which refuses a file that others may read
+    (tmp_path / "server_keys").unlink()  # the server restarts
+    subprocess.run(["sh", "-c", line], check=False)
+    assert not credentials.reload()
+    write_key_file(tmp_path / "server_keys", "of the second")
+    subprocess.run(["sh", "-c", line], check=True)
+    assert credentials.reload_after_refusal("of the first")
+    assert credentials.token == "of the second"
 
 
 def test_every_exception_is_of_use():

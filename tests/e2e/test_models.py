@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import os
 import pickle
 import re
 import shutil
+import subprocess
 import zipfile
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
@@ -26,7 +29,7 @@ from reelscribe import (
 )
 from reelscribe.cli import app
 from reelscribe.errors import AccessRefused, ModelConflict, ServerError, UnknownModel
-from servers.emulated import serve_emulated
+from servers.emulated import Emulated, serve_emulated
 from servers.torchserve import CONFIG
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
@@ -38,11 +41,20 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory):
-    """A server on which models can be registered. It starts with version 1.0 of the emulated one, which loads fast."""
+    """A server of four emulated GPUs on which models can be registered.
+
+    It starts with version 1.0 of the emulated model, which loads fast. `nvidia-smi` notes what it is asked in `asked`.
+    """
     directory = tmp_path_factory.mktemp("models") / "server"
-    settings = {**quick_java(), "enable_model_api": "true"}
-    with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
-        yield RunningServer(serving.instance, serving.model)
+    (nvidia_smi := directory / "bin" / "nvidia-smi").parent.mkdir(parents=True)
+    nvidia_smi.write_text(f'#!/bin/sh\necho "$*" >>{directory}/asked\n')
+    nvidia_smi.chmod(0o700)
+    settings = {**quick_java(), "enable_model_api": "true", "number_of_gpu": "4"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+        patch.setenv("PATH", f"{nvidia_smi.parent}:{os.environ['PATH']}")
+        with serve_emulated(directory, CONFIG, frames_per_second=300, **settings) as serving:
+            yield RunningServer(serving.instance, serving.model)
 
 
 @pytest.fixture
@@ -160,6 +172,41 @@ async def test_scaling_up_and_down_costs_a_run_nothing(managed, management, clip
     assert len(managed.workers()) == 1
 
 
+@pytest.mark.parametrize("device_ids", [{"deviceIds": [3, 1, 0]}, {}])
+def test_workers_that_are_scaled_down_and_up_are_on_all_gpus(managed, build, device_ids):
+    name, gpus = ("named", 3) if device_ids else ("unnamed", 4)
+    register = ["register", build("1.0", name, **device_ids), "--workers", str(gpus)]
+    output_of(managed, *register)
+    for number in (gpus - 1, gpus):
+        assert "spreads" not in output_of(managed, "scale", name, str(number))
+        workers = json.loads(output_of(managed, "describe", name, "--json"))["workers"]
+        assert len({worker["gpu"] for worker in workers}) == len(workers) == number
+    output_of(managed, "unregister", name, "--now")
+
+
+async def test_a_full_queue_leaves_no_worker_when_workers_and_a_version_are_removed(managed, management, build):
+    before = len(managed.processes()["workers"])
+    settings = Emulated(frames_per_second=300, call_seconds=0.2).settings()
+    await management.register(build("1.0", "flooded", **settings), workers=4)
+    flooded, frame = managed.with_model("flooded"), pickle.dumps(np.zeros((1, 224, 224, 3), np.uint8))
+
+    async def flood() -> None:
+        while True:
+            await flooded.post(frame)
+
+    floods = [asyncio.ensure_future(flood()) for _ in range(20)]  # four for the workers, and as many as the queue takes
+    while (await management.describe("flooded")).queue_pending < 10:
+        assert not any(map(asyncio.Task.done, floods))
+    for number in (2, 0, 4):
+        assert len((await management.scale("flooded", number)).workers) == number
+        assert len(managed.processes()["workers"]) == before + number
+    await management.unregister("flooded", drain_seconds=0)
+    assert len(managed.processes()["workers"]) == before
+    for each in floods:
+        each.cancel()
+    await asyncio.gather(*floods, return_exceptions=True)
+
+
 async def test_requests_of_a_version_are_answered_before_it_is_unregistered(managed, management, build):
     await management.register(build("3.0", responseTimeout=10), workers=2)
     version, frames = managed.with_model("emulated/3.0"), pickle.dumps(np.zeros((32, 224, 224, 3), np.uint8))
@@ -188,6 +235,20 @@ def test_a_model_is_operated_from_the_command_line(managed, build):
     output_of(managed, "set-default", "emulated", "1.0")
     assert output_of(managed, "unregister", "emulated", "4.0") == "unregistered emulated 4.0\n"
     assert [model["version"] for model in json.loads(output_of(managed, "list", "--json"))] == ["1.0"]
+
+
+def test_the_usage_of_gpus_is_not_looked_up_to_describe_models(managed):
+    """It would take 0.3 s and more for each worker, during which nobody else gets an answer."""
+    result = CliRunner().invoke(app, ["server", "status", "--directory", str(managed.instance.directory)])
+    assert result.exit_code == 0, result.output
+    (worker,) = json.loads(output_of(managed, "describe", "emulated", "--json"))["workers"]
+    assert worker["gpu"] in range(4)
+    asked = managed.instance.directory.parent / "asked"
+    assert not asked.exists()
+    (java,) = managed.processes()["java"]
+    environment = psutil.Process(java).environ()
+    subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv"], env=environment, check=True)
+    assert asked.read_text() == "--query-gpu=index --format=csv\n"  # all else is asked of the real one
 
 
 def test_a_server_is_managed_by_its_address_and_key_file(managed):

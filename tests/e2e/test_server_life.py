@@ -188,6 +188,7 @@ def test_a_server_that_fails_and_is_restarted_and_stopped_does_not_disturb_anoth
     result = reelscribe("restart", beside.instance.directory)
     assert result.exit_code == 0, result.output
     assert (state_of(beside.instance).state, beside.url) == ("ready", url)
+    assert "FileNotFoundError" in reelscribe("logs", beside.instance.directory, "--previous", "--lines", "1000").output
     listed = CliRunner().invoke(app, ["models", "list", "--directory", str(beside.instance.directory)]).output
     assert "slow 2.0 (default) from slow-2.0.mar" in listed
 

@@ -12,7 +12,7 @@ from support.fake_management import FakeManagement, FakeVersion
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[FakeManagement]:
     async with FakeManagement() as server:
-        captioner = FakeVersion("captioner.mar", response_seconds=120, gpu_usage="gpuId::3 utilization.gpu [%]::0 %")
+        captioner = FakeVersion("captioner.mar", response_seconds=120, gpus=[3])
         server.add("captioner", "1.0", captioner)
         yield server
 

@@ -33,6 +33,21 @@ async def test_versions_are_in_the_order_of_their_numbers(server, client):
     assert [described.version for described in await client.versions("captioner")] == ["1.0", "9.0", "10.0"]
 
 
+async def test_each_version_is_described_once_although_that_is_a_look_at_every_gpu(server, client):
+    server.add("captioner", "2.0", FakeVersion("captioner-2.0.mar"))
+    server.add("speech", "1.0", FakeVersion("speech.mar"))
+    server.defaults["captioner"] = "2.0"
+    models = await client.models()
+    assert [model.version for model in models if model.is_default] == ["2.0", "1.0"]
+    assert server.requests[1:] == ["GET /models/captioner/all", "GET /models/speech/all"]
+
+
+async def test_the_default_of_two_versions_from_one_archive_is_known(server, client):
+    server.add("captioner", "2.0", FakeVersion("captioner.mar"))
+    server.defaults["captioner"] = "2.0"
+    assert [model.is_default for model in await client.models()] == [False, True]
+
+
 async def test_a_model_that_is_unregistered_while_models_are_listed_is_left_out(server, client):
     server.gone = {"another"}
     assert [model.name for model in await client.models()] == ["captioner"]
@@ -75,24 +90,6 @@ async def test_waiting_ends_when_all_workers_are_ready(server, client):
 
     assert (await client.wait_ready("captioner", why=when_asked_why)).ready
     assert asked == [("captioner", "1.0")] * 2
-
-
-async def test_scaling_sets_both_bounds_and_waits(server, client):
-    assert len((await client.scale("captioner", 3)).workers) == 3
-    assert len((await client.scale("captioner", 1, 2)).workers) == 2
-    assert (await client.scale("captioner", 0)).workers == ()
-    assert server.changes == [
-        "PUT /models/captioner?min_worker=3&max_worker=3",
-        "PUT /models/captioner?min_worker=1&max_worker=2",
-        "PUT /models/captioner?min_worker=0&max_worker=0",
-    ]
-
-
-@pytest.mark.parametrize("numbers", [(-1, None), (2, 1)])
-async def test_impossible_numbers_of_workers_are_refused(server, client, numbers):
-    with pytest.raises(UsageError, match="0 <= minimum <= maximum"):
-        await client.scale("captioner", *numbers)
-    assert server.requests == []
 
 
 async def test_another_version_becomes_the_default(server, client):

@@ -155,7 +155,7 @@ async def test_names_and_archives_are_encoded(server, client):
 
 @pytest.mark.parametrize("names", [0, 100])
 async def test_a_list_of_models_without_end_is_refused(server, client, names):
-    page = {"models": [{"modelName": "captioner"}] * names, "nextPageToken": "1"}
+    page = {"models": [{"modelName": "captioner", "modelUrl": "captioner.mar"}] * names, "nextPageToken": "1"}
     server.answer = lambda: web.json_response(page)
     with pytest.raises(ServerError, match=r"a list of models without an end, .*is it a TorchServe"):
         await client.models()

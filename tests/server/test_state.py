@@ -5,10 +5,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from reelscribe.management.model_version import ModelVersion
+from reelscribe.management.model_version import ModelVersion, Worker
 from reelscribe.server.instance import INSTANCE_VARIABLE, Instance
 from reelscribe.server.logs import WorkerHistory
 from reelscribe.server.state import ServerState, state_from, state_of
@@ -71,6 +72,25 @@ def test_a_version_without_workers_and_a_server_without_models_say_what_they_lac
     (model,) = state_from([version(minimum=0)], []).models
     assert (model.ready, model.wanted, "no workers; `reelscribe models scale`" in model.error) == (0, 0, True)
     assert "no model; `reelscribe models register`" in state_from([], []).error
+
+
+def test_a_version_whose_workers_share_a_gpu_while_another_idles_says_so():
+    on_gpus = [Worker(f"{9000 + k}", "READY", 1, gpu, 0) for k, gpu in enumerate([0, 1, 2, 0])]
+    of_auto = replace(version(*[True] * 4), workers=tuple(on_gpus))
+    (model,) = state_from([of_auto], [], gpus=4).models
+    assert (model.state, model.error) == (
+        "ready",
+        "its workers are on GPUs 0, 1, 2, 0; `reelscribe models scale captioner 4` spreads them evenly",
+    )
+    assert state_from([of_auto], [], gpus=3).models[0].error is None
+    assert state_from([replace(of_auto, device_ids=(0, 1, 2, 3))], []).models[0].error == model.error
+
+
+def test_two_workers_for_each_pair_of_gpus_are_spread_evenly():
+    pairs = [Worker(f"{9000 + k}", "READY", 1, gpu, 0) for k, gpu in enumerate([0, 2, 0, 2])]
+    staged = replace(version(*[True] * 4), stages=2, device_ids=(4, 5, 6, 7), workers=tuple(pairs))
+    assert staged.evenly_spread() == 4
+    assert replace(staged, workers=(pairs[0], pairs[2])).evenly_spread() == 1
 
 
 def test_the_history_of_another_version_is_not_taken_for_its_own():

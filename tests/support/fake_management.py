@@ -26,7 +26,26 @@ class FakeVersion:
     pending: int = 0
     response_seconds: int = 0
     gpu_usage: str = "N/A"
+    """What is said of the GPU of every worker, if `gpus` is None."""
     batch_size: int = 1
+    devices: tuple[int, ...] = (2, 3)
+    """GPUs that the archive names."""
+    gpus: list[int] | None = None
+    """For each worker that exists, its GPU; None if `gpu_usage` is that of all of them."""
+    turn: int = 0
+    """Position in `devices` of the GPU of the next worker."""
+
+    def resize(self, minimum: int, maximum: int, *, halfway: bool = False) -> None:
+        """Remove the newest workers, only one if `halfway`, or give devices in turn to new ones, as TorchServe does."""
+        self.min_workers, self.max_workers = minimum, maximum
+        count = min(max(len(self.ready), minimum), maximum)
+        if halfway:
+            count = max(count, len(self.ready) - 1)
+        added = range(self.turn, self.turn + max(0, count - len(self.ready)))
+        self.ready = self.ready[:count] + [True] * len(added)
+        if self.gpus is not None:
+            self.gpus = self.gpus[:count] + [self.devices[turn % len(self.devices)] for turn in added]
+        self.turn += len(added)
 
     def to_json(self, name: str, version: str) -> dict[str, Any]:
         return {
@@ -39,11 +58,14 @@ class FakeVersion:
             "startupTimeout": 600,
             "batchSize": self.batch_size,
             "maxBatchDelay": 1,
-            "deviceIds": [2, 3],
+            "deviceIds": list(self.devices),
             "jobQueueStatus": {"remainingCapacity": 16 - self.pending, "pendingRequests": self.pending},
             "workers": [
                 {"id": f"{9000 + k}", "status": "READY" if ready else "UNLOADING", "pid": 100 + k, "memoryUsage": 2**20}
-                | {"gpu": False, "gpuUsage": self.gpu_usage}
+                | {
+                    "gpu": False,
+                    "gpuUsage": f"gpuId::{self.gpus[k]} usage::0" if self.gpus is not None else self.gpu_usage,
+                }
                 for k, ready in enumerate(self.ready)
             ],
         }
@@ -70,6 +92,10 @@ class FakeManagement:
         """If set, makes the answer to every request."""
         self.refuse: dict[str, web.Response] = {}
         """Answers to the next request of a method, which is not carried out, by method."""
+        self.halfway = 0
+        """Number of the next requests that remove workers and end after one of them, as if the queue were full."""
+        self.orphans = 0
+        """Number of workers that run for ever, as TorchServe has forgotten them before it could end them."""
         self.gone: set[str] = set()
         """Models that are listed, but no longer registered."""
         self.key_file: Path | None = None
@@ -129,9 +155,20 @@ class FakeManagement:
 
     def _page(self, start: int, limit: int) -> web.Response:
         names = sorted({*self.models, *self.gone})
-        page = [{"modelName": name} for name in names[start : start + limit]]
+        page = [{"modelName": name, "modelUrl": self._default_archive(name)} for name in names[start : start + limit]]
         more = {"nextPageToken": str(start + limit)} if start + limit < len(names) else {}
         return web.json_response({"models": page, **more})
+
+    def _ends_halfway(self, model: FakeVersion, maximum: int) -> bool:
+        if self.halfway == 0 or len(model.ready) <= maximum:
+            return False
+        self.halfway -= 1
+        self.orphans += max(0, len(model.ready) - 1) if maximum == 0 else 0
+        return True
+
+    def _default_archive(self, name: str) -> str:
+        version = self.models.get(name, {}).get(self.defaults.get(name, ""))
+        return version.archive if version else ""
 
     def _register(self, url: str | None, batch_size: int) -> web.Response:
         if url is None:
@@ -154,11 +191,16 @@ class FakeManagement:
             del versions[version]
             if not versions:
                 del self.models[name]
+            if self._ends_halfway(model, 0):
+                return refused(500, "InternalServerException", "Deque full")
         elif method == "PUT" and rest[1:] == ["set-default"]:
             self.defaults[name] = version
         elif method == "PUT":
-            model.min_workers, model.max_workers = int(request.query["min_worker"]), int(request.query["max_worker"])
-            model.ready = [True] * min(max(len(model.ready), model.min_workers), model.max_workers)
+            minimum, maximum = int(request.query["min_worker"]), int(request.query["max_worker"])
+            halfway = self._ends_halfway(model, maximum)
+            model.resize(minimum, maximum, halfway=halfway)
+            if halfway:
+                return refused(500, "InternalServerException", "Deque full")
         elif request.query.get("customized"):
             return web.json_response([{**model.to_json(name, version), "customizedMetadata": self.description}])
         else:

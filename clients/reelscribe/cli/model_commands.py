@@ -96,7 +96,7 @@ def list_models(
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
             for model in models:
-                typer.echo(printable(f"{_title(model)}: {_workers(model)}"))
+                typer.echo(printable(f"{_title(model)}: {_workers(model)}{_advice(model)}"))
             found.warn_of_idle_gpus(models)
 
 
@@ -215,14 +215,19 @@ def scale(
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
-    """Change the number of a model's workers. Requests that a removed worker was processing go to other workers."""
+    """Change the number of a model's workers, and spread them evenly over its GPUs.
+
+    Requests that a removed worker was processing go to other workers.
+    """
     with errors_as_one_line():
         managed = server.find()
         why = managed.why()
 
         async def request(client: ManagementClient) -> str:
-            scaled = await client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
-            return f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}"
+            scaled = await client.scale(
+                model, workers, maximum, version, gpus=managed.gpus, wait=wait, seconds=load_seconds, why=why
+            )
+            return f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}{_advice(scaled)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -300,7 +305,7 @@ class _Session:
     @property
     def gpus(self) -> int:
         """Number of GPUs that the server sees; 0 if it is not one of this machine."""
-        return int(self.server.instance.settings().get("number_of_gpu", 0)) if self.server.instance else 0
+        return self.server.instance.gpus if self.server.instance else 0
 
     def sizes_of(self, archive: str) -> dict[str, int] | None:
         """Choose workers and joined requests for an archive, as a start does; None if it is not in a store here.
@@ -336,6 +341,11 @@ def _workers(model: ModelVersion) -> str:
     return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
 
 
+def _advice(model: ModelVersion) -> str:
+    advice = model.advice()
+    return f"; {advice}" if advice else ""
+
+
 async def _devices(client: ManagementClient, model: ModelVersion) -> str:
     """Name the devices of a version that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
     devices: list[str] = []
@@ -353,7 +363,7 @@ async def _devices(client: ManagementClient, model: ModelVersion) -> str:
 
 
 def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:
-    lines = [f"workers: {_workers(model)}"]
+    lines = [f"workers: {_workers(model)}{_advice(model)}"]
     for worker in model.workers:
         gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
         lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB")

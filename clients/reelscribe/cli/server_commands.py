@@ -44,7 +44,7 @@ class GivenOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="TorchServe's settings file. By default that of the last start in the same folder, or one in the"
+            help="TorchServe's settings file. By default that of the last start in the same --directory, or one in the"
             " current folder, or that of the package.",
             show_default=str(CONFIG),
         ),
@@ -53,7 +53,8 @@ class GivenOptions:
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder of model archives (*.mar). The server serves all of them.",
+            help="Folder of model archives (*.mar). The server serves all of them. By default that of the last start"
+            " in the same --directory, or the one in the current folder.",
             show_default=str(MODEL_STORE),
         ),
     ] = None
@@ -130,12 +131,7 @@ def start_server(
         from reelscribe.server.instance import Instance
 
         instance = Instance(directory)
-        options = StartOptions()
-        if given.config is None and instance.options.exists():
-            # Clients that have found the server must find it again, at the ports of these settings.
-            options = replace(options, config=StartOptions.load(instance.options).config)
-            typer.echo(printable(f"settings of the last start: {options.config}; --config names others"))
-        options = given.applied_to(options)
+        options = given.applied_to(_places_of_last_start(instance, given))
         if dry_run:
             launcher.check(instance, options)
             return
@@ -212,13 +208,17 @@ def show_logs(
     lines: Annotated[
         int, typer.Option(min=0, metavar="N", help="Number of lines to show, from the end of the log.")
     ] = 50,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Show the log of the server that was started there before.")
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the last lines of a log."""
     with errors_as_one_line():
         from reelscribe.server.logs import FILES
 
-        log = _started_in(directory).logs / FILES[one_of(which, LOGS, "--which")]
+        instance = _started_in(directory)
+        log = (instance.previous_logs if previous else instance.logs) / FILES[one_of(which, LOGS, "--which")]
         if not log.exists():
             raise UsageError(f"{log}: no such log")
         if follow:
@@ -234,6 +234,28 @@ def show_logs(
         else:
             with log.open(errors="replace") as file:
                 _show_lines(deque(file, maxlen=lines))
+
+
+def _places_of_last_start(instance: Instance, given: GivenOptions) -> StartOptions:
+    """Return the defaults of a start, with the files of the last one, and say which of its options are not kept.
+
+    Clients that have found the server must find it again, at the ports of these settings, with the same models. What
+    the server may do is said anew at each start, because a unit of systemd must be all that decides it.
+    """
+    options = StartOptions()
+    if not instance.options.exists() or (given.config and given.model_store):
+        return options
+    last = StartOptions.load(instance.options)
+    if given.config is None:
+        typer.echo(printable(f"settings of the last start: {last.config}; --config names others"))
+    if given.model_store is None and last.model_store != options.model_store.resolve():
+        typer.echo(printable(f"model store of the last start: {last.model_store}; --model-store names another"))
+    names = ("load_seconds", "model_api", "insecure", "certificate", "private_key", "pass_environment")
+    kept = {name for name, value in vars(given).items() if value is not None}
+    if lost := [name for name in names if name not in kept and getattr(last, name) != getattr(options, name)]:
+        words = ", ".join(f"--{name.replace('_', '-').replace('environment', 'env')}" for name in lost)
+        typer.echo(f"the last start had {words}, and this one has not; `reelscribe server restart` keeps all options")
+    return replace(options, config=last.config, model_store=last.model_store)
 
 
 def _show_message(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +36,12 @@ MAX_MODELS = 10_000
 """Largest number of models of a server."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two requests for the state of workers. For workers on GPUs, TorchServe queries the GPUs each time,
-and its other clients wait meanwhile.
+"""Seconds between two requests for the state of workers."""
+
+_HALFWAY = re.compile(r"status (408|500: Deque full)")
+"""Refusals after which TorchServe has done a part of what it was asked for, and does the rest if it is asked again.
+
+A worker that is removed puts its requests back into the queue. If that is full, TorchServe stops there.
 """
 
 Why = Callable[[str, str], str | None]
@@ -92,31 +97,41 @@ class ManagementClient:
 
     async def names(self) -> list[str]:
         """Return the names of all models."""
-        names: list[str] = []
-        page: str | None = "0"
-        while page:
-            with _expect_torchserve():
-                answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
-                names += [str(model["modelName"]) for model in answer["models"]]
-                page = answer.get("nextPageToken")
-                if (page and not answer["models"]) or len(names) > MAX_MODELS:
-                    raise ValueError(f"a list of models without an end, or of more than {MAX_MODELS:,}")
-        return names
+        return list(await self._default_archives())
 
     async def models(self) -> list[ModelVersion]:
-        """Describe every version of every model."""
+        """Describe every version of every model, each once: it costs the server a look at each of its workers."""
         versions: list[ModelVersion] = []
-        for name in await self.names():
+        for name, archive in (await self._default_archives()).items():
             with suppress(UnknownModel):  # it has been unregistered meanwhile
-                versions += await self.versions(name)
+                versions += await self._versions(name, archive)
         return versions
 
     async def versions(self, model: str) -> list[ModelVersion]:
         """Describe every version of a model, in the order of their numbers."""
-        default = await self._describe(model, None)
+        return await self._versions(model, (await self._default_archives()).get(model))
+
+    async def _default_archives(self) -> dict[str, str]:
+        """Return the names of all models, with the archives of their default versions."""
+        archives: list[tuple[str, str]] = []
+        page: str | None = "0"
+        while page:
+            with _expect_torchserve():
+                answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
+                archives += [(str(model["modelName"]), str(model["modelUrl"])) for model in answer["models"]]
+                page = answer.get("nextPageToken")
+                if (page and not answer["models"]) or len(archives) > MAX_MODELS:
+                    raise ValueError(f"a list of models without an end, or of more than {MAX_MODELS:,}")
+        return dict(archives)
+
+    async def _versions(self, model: str, archive: str | None) -> list[ModelVersion]:
+        """Describe every version of a model, of which the default one has this archive."""
         with _expect_torchserve():
             answers = await self._json("GET", _path(model, "all"))
-            versions = [ModelVersion.from_json(answer, default.version) for answer in answers]
+            defaults = [str(answer["modelVersion"]) for answer in answers if answer["modelUrl"] == archive]
+            if len(defaults) != 1:  # its archive was replaced by another version of the same name
+                defaults = [(await self._describe(model, None)).version]
+            versions = [ModelVersion.from_json(answer, defaults[0]) for answer in answers]
         return sorted(versions, key=lambda version: version_sort_key(version.version))
 
     async def describe(self, model: str, version: str | None = None) -> ModelVersion:
@@ -263,11 +278,12 @@ class ManagementClient:
         maximum: int | None = None,
         version: str | None = None,
         *,
+        gpus: int = 0,
         wait: bool = True,
         seconds: float = LOAD_SECONDS,
         why: Why = lambda *_: None,
     ) -> ModelVersion:
-        """Change the number of workers of a version.
+        """Change the number of workers of a version, and spread them evenly over its GPUs.
 
         TorchServe sends the requests of workers that it removes to other workers, or refuses them once. If no worker is
         left, requests wait in the queue.
@@ -277,25 +293,79 @@ class ManagementClient:
             minimum: Smallest number of workers.
             maximum: Largest number of workers; by default the smallest.
             version: Version of the model; by default its default version.
+            gpus: Number of GPUs of the server, for a version whose archive names none; 0 if it is not known.
             wait: Whether to wait until every worker is READY.
-            seconds: Timeout of the wait, in seconds.
+            seconds: Timeout, in seconds.
             why: Called repeatedly during the wait; if it returns a reason, StartupError is raised with it.
 
         Returns:
             The version with its workers.
 
         Raises:
-            UsageError: The numbers are negative or in the wrong order.
+            UsageError: The numbers are negative or in the wrong order, or only the smallest one is 0.
             StartupError: As for `wait_ready`.
         """
         maximum = minimum if maximum is None else maximum
-        if not 0 <= minimum <= maximum:
-            raise UsageError(f"workers: expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
-        # Asynchronous, for the reason given in `register`.
-        await self._json("PUT", _path(model, version), {"min_worker": minimum, "max_worker": maximum})
+        if not 0 <= minimum <= maximum or (minimum == 0 and maximum):  # which TorchServe would forget, and not end
+            raise UsageError(
+                f"workers: expected 0 <= minimum <= maximum, both 0 or neither, got {minimum} and {maximum}"
+            )
+        deadline = time.monotonic() + seconds
+        scaled = await self._describe(model, version)
+        await self._resize(scaled, minimum, maximum, deadline)
+        if minimum:
+            await self._spread(scaled, minimum, maximum, gpus, deadline, why)
         if wait and minimum:
-            return await self.wait_ready(model, version, seconds=seconds, why=why)
-        return await self.describe(model, version)
+            return await self.wait_ready(model, scaled.version, seconds=deadline - time.monotonic(), why=why)
+        return await self.describe(model, scaled.version)
+
+    async def _resize(self, scaled: ModelVersion, minimum: int, maximum: int, deadline: float) -> None:
+        """Have a version have workers within these numbers, asking again until it does or the time is up.
+
+        The last worker is removed alone: TorchServe forgets all workers before it removes them, so if it cannot put the
+        requests of one back into a full queue, the others would run for ever, and nothing would list them.
+        """
+        if maximum == 0 and len(scaled.workers) > 1:
+            await self._resize(scaled, 1, 1, deadline)
+        numbers: dict[str, object] = {"min_worker": minimum, "max_worker": maximum}
+        while True:
+            try:
+                # Asynchronous, for the reason given in `_register`.
+                await self._json("PUT", _path(scaled.name, scaled.version), numbers)
+            except ServerError as error:
+                if not _HALFWAY.search(str(error)) or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _spread(
+        self, scaled: ModelVersion, minimum: int, maximum: int, gpus: int, deadline: float, why: Why
+    ) -> None:
+        """Move workers until they are spread evenly over GPUs, or the time is up.
+
+        TorchServe gives the next GPU in turn to each worker that it adds, and removes those that it has added last: 4,
+        then 3, then 4 workers are on GPUs 0, 1, 2 and 0. So workers that are not in the right place are removed before
+        they load anything, and added one by one, until it is the turn of the right GPU. All others go on meanwhile.
+        """
+        target = min(max(minimum, len(scaled.workers)), maximum)
+        moves = left = 2 * target * scaled.places(gpus)  # each worker is added to each GPU and removed, at most
+        try:
+            while left and time.monotonic() < deadline:
+                state = await self._describe(scaled.name, scaled.version)
+                even, count = state.evenly_spread(gpus), len(state.workers)
+                if even == count == target:
+                    break
+                if reason := why(scaled.name, scaled.version):
+                    raise StartupError(f"{scaled.name} {scaled.version} cannot be loaded: {reason}")
+                if not all(worker.running for worker in state.workers[even:]):  # TorchServe would not end its process
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                left, wanted = left - 1, even if even < count else count + 1
+                await self._resize(scaled, wanted, wanted, deadline)
+        finally:
+            if left < moves:
+                await self._resize(scaled, minimum, maximum, deadline)
 
     async def set_default(self, model: str, version: str) -> None:
         """Make a version the one that answers requests which name no version."""
@@ -326,11 +396,34 @@ class ManagementClient:
         """
         versions = await self.versions(model)
         leaving = await self.describe(model, version)
-        if drain_seconds and (len(versions) == 1 or not leaving.is_default):
+        seconds = ANSWER_SECONDS + drain_seconds
+        before = leaving.min_workers, leaving.max_workers
+        fewer = False
+        if len(versions) == 1 or not leaving.is_default:
             await self._check_model_api()
-            await self._drain(leaving, drain_seconds)
-        await self._json("DELETE", _path(model, leaving.version), seconds=ANSWER_SECONDS + drain_seconds)
+            if drain_seconds:
+                await self._drain(leaving, drain_seconds)
+            if fewer := len(leaving.workers) > 1:
+                await self._resize(leaving, 1, 1, time.monotonic() + seconds)
+        try:
+            await self._json("DELETE", _path(model, leaving.version), seconds=seconds)
+        except ServerError:
+            if await self._is_gone(leaving):
+                return leaving
+            if fewer:
+                await self._resize(leaving, *before, time.monotonic() + seconds)
+            raise
         return leaving
+
+    async def _is_gone(self, version: ModelVersion) -> bool:
+        """Return whether a version is not registered any more, though TorchServe said that it could not remove it."""
+        try:
+            await self._describe(version.name, version.version)
+        except UnknownModel:
+            return True
+        except ServerError:
+            return False
+        return False
 
     async def ping(self) -> bool:
         """Return whether the inference API calls itself healthy, which it does long before a model is loaded.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -37,6 +38,11 @@ class Worker:
     def ready(self) -> bool:
         """Return `True` if it takes requests."""
         return self.status == "READY"
+
+    @property
+    def running(self) -> bool:
+        """Return `True` if its process has begun, which the server tells by its id."""
+        return self.pid > 0
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Self:
@@ -104,6 +110,37 @@ class ModelVersion:
         # For a worker with several GPUs, TorchServe reports the first one's position in the archive's list.
         numbers = self.device_ids or range(worker.gpu + self.stages)
         return tuple(numbers[worker.gpu : worker.gpu + self.stages])
+
+    def places(self, gpus: int = 0) -> int:
+        """Return the number of GPUs, or of pairs of them for two stages, that workers are spread over.
+
+        Args:
+            gpus: Number of GPUs of the server, for an archive that names none; 0 takes those with workers for all.
+        """
+        known = len(set(self.device_ids)) or max([gpus, *(worker.gpu + 1 for worker in self.workers if worker.gpu)])
+        return max(1, known // self.stages)
+
+    def evenly_spread(self, gpus: int = 0) -> int:
+        """Return how many workers, from the oldest one on, are spread evenly: no GPU has two more than another one.
+
+        The argument is that of `places`.
+        """
+        for count in range(len(self.workers), 0, -1):
+            each = Counter(worker.gpu for worker in self.workers[:count])
+            fewest = min(each.values()) if None in each or len(each) >= self.places(gpus) else 0
+            if max(each.values()) <= fewest + 1:
+                return count
+        return 0
+
+    def advice(self, gpus: int = 0) -> str | None:
+        """Say how to spread the workers evenly; None if they are. The argument is that of `places`."""
+        if self.evenly_spread(gpus) == len(self.workers):
+            return None
+        places = ", ".join(str(number) for worker in self.workers for number in self.gpus_of(worker))
+        return (
+            f"its workers are on GPUs {places}; `reelscribe models scale {self.name} {self.min_workers}"
+            f"{'' if self.is_default else f' --version {self.version}'}` spreads them evenly"
+        )
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], default: str) -> Self:

@@ -57,6 +57,21 @@ class Instance:
         return self.directory / "logs"
 
     @property
+    def previous_logs(self) -> Path:
+        """Folder of the log files of the server that was started there before."""
+        return self.directory / "previous-logs"
+
+    @property
+    def programs(self) -> Path:
+        """Folder of the programs that the server runs in place of those of the machine."""
+        return self.temp / "programs"
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that the server's settings name; 0 if they name none."""
+        return int(self.settings().get("number_of_gpu", 0))
+
+    @property
     def temp(self) -> Path:
         """Folder of unpacked archives and of the workers' sockets."""
         return self.directory / "tmp"

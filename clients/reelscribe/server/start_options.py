@@ -92,5 +92,6 @@ class StartOptions:
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})
         except (OSError, *MALFORMED) as error:
             raise StartupError(
-                f"{path}: not the options of a server ({error}); use `reelscribe server start --config FILE`"
+                f"{path}: not the options of a server ({error}); use `reelscribe server start --config FILE"
+                " --model-store FOLDER`"
             ) from None

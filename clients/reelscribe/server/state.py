@@ -37,7 +37,8 @@ class ModelState:
     wanted: int
     """Number of workers that the version should have."""
     error: str | None
-    """Last error from the log if the version is failing; advice if it has no workers; None otherwise."""
+    """Last error from the log if the version is failing; advice if it has no workers, or if they are not spread evenly
+    over its GPUs; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +86,21 @@ def state_of(instance: Instance) -> ServerState:
             return ServerState("starting")
         return ServerState("failing", error=f"{error}; last in its log: {best_explanation(instance)}")
     histories = [] if all(version.ready for version in versions) else worker_histories(instance)
-    state = state_from(versions, histories)
-    return replace(state, error=state.error or idle_gpus(int(instance.settings().get("number_of_gpu", 0)), versions))
+    state = state_from(versions, histories, instance.gpus)
+    return replace(state, error=state.error or idle_gpus(instance.gpus, versions))
 
 
-def state_from(versions: list[ModelVersion], histories: list[WorkerHistory]) -> ServerState:
+def state_from(versions: list[ModelVersion], histories: list[WorkerHistory], gpus: int = 0) -> ServerState:
     """Derive the state of a server that answers.
 
     Args:
         versions: Every registered version, as the server describes it.
         histories: The workers that the server's log mentions.
+        gpus: Number of GPUs of the server; 0 if it is not known.
     """
     if not versions:
         return ServerState("degraded", error="it has no model; `reelscribe models register` adds one")
-    models = tuple(_model_state(version, histories) for version in versions)
+    models = tuple(_model_state(version, histories, gpus) for version in versions)
     return ServerState(_worst([model.state for model in models]), models)
 
 
@@ -121,14 +123,14 @@ async def versions_of(instance: Instance, credentials: Credentials | None) -> li
         return await management.models()
 
 
-def _model_state(version: ModelVersion, histories: list[WorkerHistory]) -> ModelState:
+def _model_state(version: ModelVersion, histories: list[WorkerHistory], gpus: int) -> ModelState:
     known = {history.id: history for history in histories if history.model == f"{version.name}_{version.version}"}
     states = [_worker_state(worker, known.get(worker.id)) for worker in version.workers]
     if len(version.workers) < version.min_workers:
         states.append("loading")
     errors = [known[worker.id].failure for worker in version.workers if not worker.ready and worker.id in known]
     state = _worst(states)
-    error = next(filter(None, errors), None) if state == "failing" else None
+    error = next(filter(None, errors), None) if state == "failing" else version.advice(gpus)
     if not states:
         state, error = "degraded", "it has no workers; `reelscribe models scale` adds some"
     return ModelState(

@@ -96,6 +96,17 @@ def test_a_gpu_takes_more_items_at_once_unless_the_yaml_says_how_many(device, op
     assert SpeechSettings("model", **options).items_at_once(torch.device(device)) == items
 
 
+def test_the_capability_of_the_assigned_gpu_decides_between_bfloat16_and_float16(tmp_path, monkeypatch):
+    capabilities = {0: (9, 0), 1: (8, 0), 2: (7, 5), 3: (7, 0)}  # H100, A100, T4, V100
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)  # as for all of them, by emulation
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device.index])
+    settings = ModelSettings(str(tmp_path))
+    chosen = [settings.torch_dtype(torch.device("cuda", k)) for k in capabilities]
+    assert chosen == [torch.bfloat16, torch.bfloat16, torch.float16, torch.float16]
+    assert settings.torch_dtype(torch.device("cpu")) == torch.float32
+    assert ModelSettings(str(tmp_path), dtype="bfloat16").torch_dtype(torch.device("cuda", 3)) == torch.bfloat16
+
+
 def test_weights_in_a_format_that_can_hold_programs_are_refused(tmp_path, demo_model):
     folder = shutil.copytree(demo_model, tmp_path / "weights")
     settings, cpu = ModelSettings(str(folder)), torch.device("cpu")
