@@ -111,6 +111,7 @@ def test_describe_returns_what_a_client_needs(demo_speech):
     context.headers = [{"describe": "True"}]
     (answer,) = parsed(speech_handler.handle([{"body": b""}], context))
     description = SpeechDescription.from_json(answer)
+    assert (description.workers, description.joined_requests) == (1, 8)  # TorchServe's settings, not the YAML
     assert (description.name, description.sample_rate, description.chunk_seconds) == (demo_speech, SAMPLE_RATE, 10)
     assert description.revision.startswith("sha256:")
     assert "en" in description.languages

@@ -124,6 +124,10 @@ def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch, caplog):
     heap, direct = map(int, re.findall(r"(\d+)m", arguments))
     assert 4 * 1024 - 2 <= heap + direct <= 4 * 1024
     assert "Java should have 13.5 GB for the requests of these models, and gets 4.3, half of the" in caplog.text
+    caplog.clear()
+    own = {"vmargs": "-Xmx6g -XX:MaxDirectMemorySize=7g"}
+    assert complete_sizes(own, [stored()], emulated(8))["vmargs"] == own["vmargs"]
+    assert caplog.text == ""
 
 
 def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):

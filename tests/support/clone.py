@@ -27,8 +27,6 @@ REPLACED = {
     "Salesforce/blip2-opt-2.7b": "demo/models/captioner",  # needs a hub
     "openai/whisper-large-v3-turbo": "demo/models/speech",
     "Qwen/Qwen3-VL-2B-Instruct": "demo/models/clips",
-    " --gpus 4": "",  # needs a GPU machine
-    " --gpus 1": "",
     "/videos": "videos",
     "vmargs=": "vmargs=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ",  # Java starts in half the time
 }

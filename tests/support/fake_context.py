@@ -20,7 +20,7 @@ class NoMetrics:
 class FakeContext:
     def __init__(self, config: dict[str, Any] | None = None, headers: list[dict[str, str]] | None = None) -> None:
         self.model_yaml_config = {"handler": config} if config is not None else {}
-        self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": "."}
+        self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": ".", "batch_size": 8}
         self.manifest = {"model": {"modelName": "captioner", "modelVersion": "1.0"}}
         self.metrics: Any = NoMetrics()
         self.headers = headers or []

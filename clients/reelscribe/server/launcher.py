@@ -281,9 +281,9 @@ def _refuse_second(instance: Instance) -> None:
 def _start(instance: Instance, checked: _CheckedStart) -> None:
     _prepare(instance, checked)
     try:
+        _log.info("starting TorchServe, log in %s", instance.logs)
         for line in describe_sizes(checked.settings, checked.models):
             _log.info(line)
-        _log.info("starting TorchServe, log in %s", instance.logs)
         _launch(instance, checked)
         asyncio.run(_wait_until_ready(instance, checked))
     except BaseException:

@@ -227,7 +227,7 @@ def _missing_gpu(instance: Instance, model: str | None, version: str | None, sin
         elif model is None or added.groups() == (version, model):
             return (
                 f"the archive of {added[2]} {added[1]} asks for GPU {gpu}, and TorchServe sees none of that number: see"
-                " nvidia-smi, or build the archive with other --gpus or --devices, or without them for the CPU"
+                " nvidia-smi, or build the archive with other --gpus or --devices, or without them for the GPUs it sees"
             )
     return None
 

@@ -203,20 +203,18 @@ def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
     body, queue = min(MAX_REQUEST_BYTES, largest), _number(settings, "job_queue_size", 0)
     heap = LARGEST_ON_HEAP * largest + sum(queue + count for count in at_once) * body
     direct = LARGEST_ARRIVING * largest + sum(3 * count for count in at_once) * body
-    most = int(_memory() * JAVA_SHARE)
-    if heap + direct > most:
+    most, wanted = int(_memory() * JAVA_SHARE), {"-Xmx": heap, "-XX:MaxDirectMemorySize=": direct}
+    arguments = settings.get("vmargs", "")
+    missing = [option for option in wanted if option not in arguments]
+    if missing and heap + direct > most:
         _log.warning(
             "Java should have %.1f GB for the requests of these models, and gets %.1f, half of the machine's memory:"
             " when it is full, requests are refused with status 507 and sent again",
             (heap + direct) / 1e9,
             most / 1e9,
         )
-        heap, direct = heap * most // (heap + direct), direct * most // (heap + direct)
-    arguments = settings.get("vmargs", "")
-    for option, size in (("-Xmx", heap), ("-XX:MaxDirectMemorySize=", direct)):
-        if option not in arguments:
-            arguments = f"{arguments} {option}{size >> 20}m".strip()
-    return arguments
+        wanted = {option: size * most // (heap + direct) for option, size in wanted.items()}
+    return " ".join([*arguments.split(), *(f"{option}{wanted[option] >> 20}m" for option in missing)])
 
 
 def _memory() -> int:
@@ -233,10 +231,10 @@ def _check_pairs(model: StoredModel, visible: Sequence[int]) -> None:
         raise StartupError(
             f"{model}: expected two GPUs or more, one for each of its stages, got one; build it without --stages"
         )
-    if list(visible) != [*range(len(visible))]:
+    if {*visible} != {*range(len(visible))}:
         raise StartupError(
             f"{_VISIBLE}: expected the numbers from 0 on for {model}, got {','.join(map(str, visible))}: TorchServe"
-            f" gives the stages of a model other GPUs than these; unset it, and build the archive with --devices"
+            " gives the stages of a model other GPUs than these; unset it, and build the archive with --devices"
         )
 
 
