@@ -42,8 +42,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib.command import add_json_option, command_parser, run_command
-from lib.delivery import RESOLUTIONS, Delivered, WholeRun
-from lib.full_load import Load, load
+from lib.delivery import RESOLUTIONS, Delivered, FullLoad, WholeRun, full_load
 from lib.report import Report, Spread, publish, take_turns
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.sampling import Sampling
@@ -289,18 +288,19 @@ def _loads(
     *,
     workers_per_gpu: int = 1,
     shared: bool = False,
-) -> list[Load]:
+) -> list[FullLoad]:
     """Start a server, and keep it busy with so many full calls of each GPU as are asked for, several times."""
     requests = round(arguments.calls * gpus * model.call / model.request)
     with serve_all_emulated(place, CONFIG, {"emulated": model.emulated(size, workers_per_gpu)}, gpus) as servings:
         serving = servings["emulated"]
-        asyncio.run(load(serving, size, model.request, 4 * gpus))  # warms up the workers and Java
+        asyncio.run(full_load(serving, size, model.request, 4 * gpus))  # warms up the workers and Java
         return [
-            asyncio.run(load(serving, size, model.request, requests, shared=shared)) for _ in range(arguments.rounds)
+            asyncio.run(full_load(serving, size, model.request, requests, shared=shared))
+            for _ in range(arguments.rounds)
         ]
 
 
-def _spread(loads: Sequence[Load], figure: Callable[[Load], float]) -> Spread:
+def _spread(loads: Sequence[FullLoad], figure: Callable[[FullLoad], float]) -> Spread:
     return Spread(tuple(map(figure, loads)))
 
 

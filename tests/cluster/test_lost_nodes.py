@@ -10,7 +10,7 @@ from reelscribe.cluster.session import SILENCE_SECONDS
 from reelscribe.errors import UsageError
 from reelscribe.run import messages
 from reelscribe.run.lost_nodes import NodeLost
-from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, records, sent
+from support.cluster_runs import AT_ONCE, SHARED, cluster_run, completed, done_by, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.local_cluster import LocalCluster, LocalNode
 from support.patience import LoopClock
@@ -26,7 +26,7 @@ async def test_a_node_that_dies_half_way_comes_again_and_what_it_had_saved_is_no
             cluster.alive["a"].die()
         return await captions(request)
 
-    async with FakeTorchServe(die_at_the_fifth) as server:
+    async with FakeTorchServe(die_at_the_fifth, description=SHARED) as server:
         summary = await completed(cluster_run(server, tmp_path, cluster), sources)
     assert records(tmp_path) == expected
     assert (summary.failed, summary.snapshot.nodes_lost, summary.snapshot.sources_done) == (0, 1, 10)
@@ -37,7 +37,7 @@ async def test_a_node_that_dies_half_way_comes_again_and_what_it_had_saved_is_no
 
 async def test_a_node_that_hangs_is_given_up_and_comes_again(sources, expected, tmp_path, monkeypatch):
     clock, gate, cluster = LoopClock(monkeypatch), Gate(), LocalCluster("a")
-    async with FakeTorchServe(gate) as server:
+    async with FakeTorchServe(gate, description=SHARED) as server:
         running = asyncio.create_task(completed(cluster_run(server, tmp_path, cluster), sources))
         await gate.wait_for(AT_ONCE)
         cluster.alive["a"].hang()
@@ -50,7 +50,7 @@ async def test_a_node_that_hangs_is_given_up_and_comes_again(sources, expected, 
 
 async def test_a_node_that_joins_half_way_gets_work(sources, expected, tmp_path):
     gate, cluster = Gate(), LocalCluster("a")
-    async with FakeTorchServe(gate) as server:
+    async with FakeTorchServe(gate, description=SHARED) as server:
         running = asyncio.create_task(completed(cluster_run(server, tmp_path, cluster), sources))
         await gate.wait_for(AT_ONCE)
         cluster.join("b")
@@ -80,7 +80,7 @@ class Zombie(LocalNode):
 
 async def test_a_node_that_was_given_up_and_works_on_changes_nothing(sources, expected, tmp_path):
     gate, cluster = Gate(), LocalCluster("a", node=Zombie)
-    async with FakeTorchServe(gate) as server:
+    async with FakeTorchServe(gate, description=SHARED) as server:
         running = asyncio.create_task(completed(cluster_run(server, tmp_path, cluster), sources))
         await gate.wait_for(AT_ONCE)
         zombie = cluster.alive["a"]
@@ -107,7 +107,7 @@ class Fragile(LocalNode):
 async def test_a_source_that_nodes_die_of_is_told_and_tried_again_by_the_next_run(sources, expected, tmp_path):
     names = [sources / "100.mkv", sources / "120.mkv"]  # leased together, and nothing else is left
     lines = [line for line in expected.splitlines() if b"100.mkv" in line or b"120.mkv" in line]
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         summary = await completed(cluster_run(server, tmp_path, LocalCluster("a", node=Fragile)), *names)
         assert records(tmp_path).splitlines()[1:] == lines[1:]
         again = await completed(cluster_run(server, tmp_path, LocalCluster("a")), *names)
@@ -128,7 +128,7 @@ class Hopeless(LocalNode):
 
 async def test_a_node_that_does_nothing_but_die_is_given_up(sources, tmp_path):
     cluster = LocalCluster("a", node=Hopeless)
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         with pytest.raises(UsageError, match=r"node a: lost 3 times in a row: it died"):
             await completed(cluster_run(server, tmp_path, cluster), sources)
     assert len(cluster.all) == 3

@@ -8,13 +8,13 @@ import pytest
 
 from reelscribe.errors import OutputError
 from reelscribe.run import messages
-from support.cluster_runs import AT_ONCE, cluster_run, completed, records, sent
+from support.cluster_runs import AT_ONCE, SHARED, cluster_run, completed, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions, refused
 from support.local_cluster import LocalCluster
 
 
 async def test_the_limit_is_on_sources_that_are_not_done_yet(sources, expected, tmp_path):
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         for limit, done in ((3, 3), (4, 7), (4, 10)):
             summary = await completed(cluster_run(server, tmp_path, LocalCluster("a", "b"), limit=limit), sources)
             assert (summary.interrupted, len(sent(server))) == (False, done)
@@ -23,7 +23,7 @@ async def test_the_limit_is_on_sources_that_are_not_done_yet(sources, expected, 
 
 async def test_a_stopped_run_saves_what_is_in_flight_and_the_next_one_does_the_rest(sources, expected, tmp_path):
     gate, cluster = Gate(), LocalCluster("a", "b")
-    async with FakeTorchServe(gate) as server:
+    async with FakeTorchServe(gate, description=SHARED) as server:
         run = cluster_run(server, tmp_path, cluster)
         running = asyncio.create_task(completed(run, sources))
         await gate.wait_for(2 * AT_ONCE)
@@ -39,7 +39,7 @@ async def test_a_stopped_run_saves_what_is_in_flight_and_the_next_one_does_the_r
 
 
 async def test_a_run_that_is_stopped_before_there_is_a_node_ends(sources, tmp_path):
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         run = cluster_run(server, tmp_path, LocalCluster())
         run.stop()
         assert (await completed(run, sources)).interrupted
@@ -49,7 +49,7 @@ async def test_what_the_server_refused_is_tried_again_by_a_run_that_is_asked_to(
     async def refuse_100(request):
         return refused(422, "FramesError", "no good") if 100 in request.names() else await captions(request)
 
-    async with FakeTorchServe(refuse_100) as server:
+    async with FakeTorchServe(refuse_100, description=SHARED) as server:
         assert (await completed(cluster_run(server, tmp_path, LocalCluster("a", "b")), sources)).failed == 1
         server.answer, server.received = captions, []
         assert (await completed(cluster_run(server, tmp_path, LocalCluster("a", "b")), sources)).failed == 1
@@ -72,7 +72,7 @@ def full_disk(size: int):
 
 async def test_a_full_disk_ends_the_run_and_the_next_one_completes_it(sources, expected, tmp_path):
     gate = Gate()
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         await completed(cluster_run(server, tmp_path, LocalCluster("a"), limit=3), sources)
         server.answer = gate
         running = asyncio.create_task(completed(cluster_run(server, tmp_path, LocalCluster("a", "b")), sources))

@@ -7,7 +7,7 @@ import pytest
 
 from reelscribe.cluster.remote_node import version
 from reelscribe.errors import ReelscribeError, ServerError
-from support.cluster_runs import AT_ONCE, cluster_run, completed, done_by, records
+from support.cluster_runs import AT_ONCE, SHARED, cluster_run, completed, done_by, records
 from support.fake_torchserve import DESCRIPTION, FakeTorchServe, Gate
 from support.local_cluster import LocalCluster, LocalNode
 from support.sending import Messages
@@ -21,7 +21,7 @@ class Mixed(LocalNode):
 
 
 async def test_a_node_of_another_version_is_refused_by_name_and_the_others_go_on(sources, expected, tmp_path):
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         with Messages() as said:
             summary = await completed(cluster_run(server, tmp_path, LocalCluster("old", "b", node=Mixed)), sources)
     assert records(tmp_path) == expected
@@ -32,14 +32,14 @@ async def test_a_node_of_another_version_is_refused_by_name_and_the_others_go_on
 
 
 async def test_where_no_node_has_the_version_the_run_ends_with_the_name_of_the_last(sources, tmp_path):
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         with pytest.raises(ReelscribeError, match=r"node (very )?old: expected .*, got reelscribe 0\.1"):
             await completed(cluster_run(server, tmp_path, LocalCluster("old", "very old", node=Mixed)), sources)
     assert server.received == []
 
 
 async def test_where_no_node_reaches_a_server_the_run_ends_with_its_error(sources, tmp_path):
-    async with FakeTorchServe() as server:
+    async with FakeTorchServe(description=SHARED) as server:
         server.model_is_there = False
         with pytest.raises(ServerError, match=r"node a: .*captioner"):
             await completed(cluster_run(server, tmp_path, LocalCluster("a")), sources)
@@ -47,7 +47,7 @@ async def test_where_no_node_reaches_a_server_the_run_ends_with_its_error(source
 
 async def test_a_node_whose_server_has_another_model_than_that_of_the_first_is_refused(sources, expected, tmp_path):
     gate, cluster = Gate(), LocalCluster("a")
-    async with FakeTorchServe(gate) as server:
+    async with FakeTorchServe(gate, description=SHARED) as server:
         with Messages() as said:
             running = asyncio.create_task(completed(cluster_run(server, tmp_path, cluster), sources))
             await gate.wait_for(AT_ONCE)

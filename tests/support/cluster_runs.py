@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from reelscribe._track_specs import ModelSpec
@@ -12,13 +13,16 @@ from reelscribe.reporting.summary import Summary
 from reelscribe.run.driver import Run
 from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.server_discovery import FoundServer
-from support.fake_torchserve import FakeTorchServe
+from support.fake_torchserve import DESCRIPTION, FakeTorchServe
 from support.local_cluster import LocalCluster
 from support.patience import PATIENCE
 from support.sending import no_waiting
 
 AT_ONCE = 2
 """Number of sources that are leased at once to a node that has done none."""
+
+SHARED = replace(DESCRIPTION, workers=4)
+"""A model whose servers take what several nodes send at once."""
 
 
 def caption_spec(server: FakeTorchServe, requests_in_flight: int = 8, *, retry_failed: bool = False) -> ModelSpec:
