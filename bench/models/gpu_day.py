@@ -119,7 +119,7 @@ class Day:
             whole |= {"minWorkers": workers, "maxWorkers": workers}
             whole["handler"] |= settings
             (handlers / f"{kind}.yaml").write_text(yaml.safe_dump(whole))
-            gpus = archive.GpuWorkers((0,), workers) if self.size == "full" else None
+            gpus = archive.GpuWorkers((0,), workers) if self.size == "full" else archive.GpuWorkers()
             store = Path(name) / "store"
             archive.build(kind, kind, str(weights), store, gpus=gpus, compiled=compiled, handlers=handlers)
             with serve(Path(name), kind, CONFIG) as serving:

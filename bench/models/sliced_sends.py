@@ -125,7 +125,7 @@ def run_rank(rank: int, store: Path, pipe: Connection) -> None:
             tree = mapped(link.recv_tensor_dict(), partial(joined, mesh.get_group()))
             link.send_tensor_dict({} if "features" in tree else compute(tree))
     sender = Sender(link, rank)
-    model = ClipHandler().load_model(SETTINGS, CPU, 1, RESPONSE_SECONDS, sender)
+    model = ClipHandler().load_model(SETTINGS, CPU, RESPONSE_SECONDS, sender)
     while True:
         sender.way, items = pipe.recv()
         sender.sent_bytes, began = 0, time.monotonic()
@@ -162,7 +162,7 @@ def clips(count: int) -> list[Clip]:
 
 def measure(pipes: Sequence[Connection], items: Sequence[Clip], rounds: int) -> list[Report]:
     """The two tables."""
-    (expected,) = ClipHandler().load_model(SETTINGS, CPU, 1, RESPONSE_SECONDS).batches.map([items])
+    (expected,) = ClipHandler().load_model(SETTINGS, CPU, RESPONSE_SECONDS).batches.map([items])
     assert isinstance(expected, list), expected
     texts = [each.text for each in expected]
     features = {"features": torch.zeros(4 * EMULATED_BYTES["emulated-clips"], dtype=torch.uint8)}
