@@ -27,7 +27,7 @@ JOIN_MILLISECONDS = 5
 """How long TorchServe waits for requests to join a call, which takes a GPU much longer."""
 
 _DAMAGED = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, *MALFORMED)
-"""What reading a damaged archive raises; RuntimeError is for a member that is encrypted, or packed in an unknown way."""
+"""What reading a damaged archive raises; RuntimeError is for a member that is encrypted or packed in an unknown way."""
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
 
