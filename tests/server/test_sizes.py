@@ -74,7 +74,16 @@ def test_a_call_is_as_many_of_our_largest_requests_as_it_takes(handler, joined):
     ("yaml", "settings", "expected"),
     [
         ({"minWorkers": 1, "maxWorkers": 1, "batchSize": 3}, {}, (1, 3)),
-        ({"minWorkers": 3}, {}, (4, 16)),  # TorchServe ignores it without maxWorkers
+        ({"minWorkers": 3}, {}, (3, 16)),  # one alone is both
+        ({"maxWorkers": 2}, {}, (2, 16)),
+        ({"minWorkers": 3, "maxWorkers": 2}, {}, (4, 16)),  # TorchServe ignores both
+        ({"minWorkers": 3}, {"models": '{"blip2": {"1.0": {"minWorkers": 1, "maxWorkers": 1}}}'}, (3, 16)),
+        ({}, {"models": '{"blip2": {"1.0": {"maxWorkers": 1}}}', "default_workers_per_model": "3"}, (1, 16)),
+        ({}, {"models": '{"blip2": {"1.0": {"minWorkers": 8}}}'}, (8, 16)),
+        ({"deviceIds": [2, 3]}, {}, (2, 16)),
+        ({"deviceIds": [2, 3], "workersPerGpu": 2}, {}, (4, 16)),
+        ({"deviceIds": [0, 1, 3, 2], "handler": {"max_frames": 512, "stages": 2}}, {}, (2, 16)),
+        ({"deviceIds": [2, 4]}, {}, (4, 16)),  # there is no GPU 4, so TorchServe ignores the list
         ({"workersPerGpu": 2}, {}, (8, 16)),
         ({"deviceType": "cpu"}, {}, (1, 1)),
         ({}, {"models": '{"blip2": {"1.0": {"batchSize": 128, "minWorkers": 2, "maxWorkers": 2}}}'}, (2, 128)),
@@ -174,12 +183,24 @@ def smi(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize(
-    ("script", "numbers"), [("printf '0\\n1\\n2\\n'", (0, 1, 2)), ("echo driver; exit 9", ()), ("echo No devices", ())]
-)
-def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, script, numbers):
-    assert visible_gpus(smi(tmp_path, script)) == numbers
+def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, caplog):
+    assert visible_gpus(smi(tmp_path, "printf '0\\n1\\n2\\n'")) == (0, 1, 2)
     assert visible_gpus({"PATH": str(tmp_path / "nothing")}) == ()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo Driver/library version mismatch; echo more; exit 9", "Driver/library version mismatch"),
+        ("echo No devices were found", "No devices were found"),
+        ("echo it failed >&2; exit 6", "it failed"),
+        ("exit 6", "status 6"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_is_no_silent_cpu(tmp_path, caplog, script, said):
+    assert visible_gpus(smi(tmp_path, script)) == ()
+    assert caplog.messages == [f"nvidia-smi lists no GPU, so models run on the CPU: {said}"]
 
 
 def test_a_gpu_that_is_lost_is_said(tmp_path, monkeypatch):

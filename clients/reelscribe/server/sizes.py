@@ -76,33 +76,62 @@ def _listed_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
         )
-        return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
-    except (FileNotFoundError, ValueError):
+    except OSError:  # there is no such program
         return ()
     except subprocess.TimeoutExpired:
         raise StartupError(f"nvidia-smi: expected an answer within {SMI_SECONDS} s, got none; is a GPU lost?") from None
+    with suppress(ValueError):
+        if done.returncode == 0:
+            return tuple(map(int, done.stdout.split()))
+    said = f"{done.stdout}\n{done.stderr}".strip().partition("\n")[0] or f"status {done.returncode}"
+    _log.warning("nvidia-smi lists no GPU, so models run on the CPU: %s", said)
+    return ()
 
 
-def model_sizes(model: StoredModel, gpus: int, named: Mapping[str, Any] | None = None) -> dict[str, int]:
+def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, Any]:
     """Choose the workers of a model and how many requests a call of one takes.
 
     Args:
         model: The model, with the YAML of its archive, which takes precedence.
         gpus: Number of GPUs that TorchServe sees.
-        named: What config.properties says of the model, which takes precedence over what follows from the GPUs.
+        settings: What the operator set, which takes precedence over what follows from the GPUs.
 
     Returns:
-        `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, as the setting `models=` of TorchServe has them.
+        `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, beside what else `models=` says of the model.
+
+    Raises:
+        StartupError: A setting is not what TorchServe expects.
     """
-    yaml, handler = model.settings, _handler(model)
+    yaml, handler, said = model.settings, _handler(model), _named_sizes(settings).get(model.name, {})
+    # A version that is not named is as the newest one that is.
+    named = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
     on_gpus = gpus > 0 and yaml.get("deviceType") != "cpu"
-    workers = max(1, gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
+    own_gpus = len(_device_ids(yaml, gpus)) or gpus
+    workers = max(1, own_gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
     joined = joined_requests(handler) if on_gpus or _stages(model) > 1 else 1
-    sizes = {"minWorkers": workers, "maxWorkers": workers, "batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
-    own = {name: _count(yaml, name, 0) for name in sizes}
-    if own["minWorkers"] > own["maxWorkers"]:  # TorchServe ignores both then
-        own["minWorkers"] = own["maxWorkers"] = 0
-    return {name: own[name] or _count(named or {}, name, chosen) for name, chosen in sizes.items()}
+    default = _number(settings, "default_workers_per_model", 0) or workers
+    low, high = _bounds(yaml) or _bounds(named) or (default, default)
+    chosen = {"batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
+    calls = {name: _count(yaml, name, 0) or _count(named, name, number) for name, number in chosen.items()}
+    return {**named, "minWorkers": low, "maxWorkers": high, **calls}
+
+
+def _bounds(values: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Read the smallest and the largest number of workers, of which one alone is both.
+
+    Returns:
+        None if there is neither, or if they contradict each other, as TorchServe ignores both then.
+    """
+    low, high = (_count(values, name, 0) for name in ("minWorkers", "maxWorkers"))
+    low, high = low or high, high or low
+    return (low, high) if 0 < low <= high else None
+
+
+def _device_ids(yaml: Mapping[str, Any], gpus: int) -> set[int]:
+    """Return the GPUs that an archive names; none if the server lacks one of them, as TorchServe ignores all then."""
+    named = yaml.get("deviceIds")
+    numbers = {*named} if isinstance(named, list) and all(type(number) is int for number in named) else set()
+    return numbers if numbers <= {*range(gpus)} else set()
 
 
 def complete_sizes(settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]) -> Settings:
@@ -122,16 +151,12 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
     """
     visible = visible_gpus(environment)
     gpus = min(len(visible), _number(settings, "number_of_gpu", len(visible)))
-    named, at_once = _named_sizes(settings), []
-    entries = {name: {**versions} for name, versions in named.items()}
+    entries, at_once = _named_sizes(settings), []
     for model in models:
         if gpus and _stages(model) > 1:
             _check_pairs(model, visible[:gpus])
-        said = named.get(model.name, {})
-        # A version that is not named is as the newest one that is.
-        known = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
-        sizes = model_sizes(model, gpus, {**_default_workers(settings), **known})
-        entries.setdefault(model.name, {})[model.version] = {**known, **sizes}
+        sizes = model_sizes(model, gpus, settings)
+        entries.setdefault(model.name, {})[model.version] = sizes
         at_once.append(sizes["minWorkers"] * sizes["batchSize"])
     completed = {
         "job_queue_size": str(max(SMALLEST_QUEUE, 2 * max(at_once))),
@@ -249,11 +274,6 @@ def _named_sizes(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
         raise StartupError(
             f"models=: expected JSON of settings by model and version, got {settings['models']} ({error})"
         ) from None
-
-
-def _default_workers(settings: Settings) -> dict[str, int]:
-    count = _number(settings, "default_workers_per_model", 0)
-    return {"minWorkers": count, "maxWorkers": count} if count else {}
 
 
 def _stages(model: StoredModel) -> int:
