@@ -132,11 +132,49 @@ def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch, caplog):
     arguments = complete_sizes(CONFIG, [stored()], emulated(8))["vmargs"]
     heap, direct = map(int, re.findall(r"(\d+)m", arguments))
     assert 4 * 1024 - 2 <= heap + direct <= 4 * 1024
-    assert "Java should have 13.5 GB for the requests of these models, and gets 4.3, half of the" in caplog.text
+    assert "Java should have 6.1 GB for requests to these models, and gets 4.3, half of the machine's" in caplog.text
     caplog.clear()
     own = {"vmargs": "-Xmx6g -XX:MaxDirectMemorySize=7g"}
     assert complete_sizes(own, [stored()], emulated(8))["vmargs"] == own["vmargs"]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("gib", [8, 12])
+def test_a_small_machine_whose_requests_fit_is_not_warned(monkeypatch, caplog, gib):
+    monkeypatch.setattr(sizes, "_memory", lambda: gib * GIB)
+    heap, direct = map(int, re.findall(r"(\d+)m", complete_sizes(CONFIG, [stored()], CPU)["vmargs"]))
+    assert gib * 512 - 2 <= heap + direct <= gib * 512
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "rest"),
+    [("-Xmx1g", 3584), ("-Xmx2g -Xmx1024m", 3584), ("-XX:MaxDirectMemorySize=1048576k", 3366), ("-Xmx6g", 1024)],
+)
+def test_java_gets_half_of_the_memory_that_the_user_leaves(monkeypatch, given, rest):
+    monkeypatch.setattr(sizes, "_memory", lambda: 8 * GIB)
+    arguments = complete_sizes({**CONFIG, "vmargs": given}, [stored()], emulated(1))["vmargs"]
+    assert arguments.startswith(f"{given} -X")
+    assert arguments.endswith((f"-Xmx{rest}m", f"-XX:MaxDirectMemorySize={rest}m"))
+
+
+def test_a_queue_that_holds_less_than_a_call_of_each_worker_is_said(caplog):
+    for queue, messages in (("16", 1), ("128", 0)):
+        caplog.clear()
+        assert complete_sizes({"job_queue_size": queue}, [stored()], emulated(8))["job_queue_size"] == queue
+        assert len(caplog.messages) == messages, queue
+        assert all(line.startswith("job_queue_size=16: expected at least 128") for line in caplog.messages)
+
+
+def test_an_archive_that_joins_more_than_a_call_takes_is_said(caplog):
+    """So did those of the versions before."""
+    old = stored(batchSize=128)
+    completed = complete_sizes(CONFIG, [old], emulated(8))
+    assert "blip2 1.0: its archive joins 128 requests for a call, which takes 16 of our largest" in caplog.text
+    assert describe_sizes(completed, [old]) == describe_sizes(complete_sizes(CONFIG, [stored()], emulated(8)), [old])
+    caplog.clear()
+    unlimited = stored(batchSize=128, handler={})
+    assert (chosen(unlimited, emulated(8)), caplog.text) == ((8, 128), "")
 
 
 def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):

@@ -29,16 +29,21 @@ SMALLEST_QUEUE = 16
 SMALLEST_THREADS = 4
 """Threads of Java that receive requests. One feeds more than one GPU: it takes 0.64 s of a core for 1,000 frames."""
 
-LARGEST_ON_HEAP, LARGEST_ARRIVING = 60, 80
-"""How many requests of `max_request_size` the heap and the direct buffers of Java have room for, whatever the model."""
+LARGE_REQUESTS = 50
+"""Connections that may send requests of `max_request_size` at once if the memory suffices, whatever the model."""
+
+_ROOM = {"-Xmx": 1.2, "-XX:MaxDirectMemorySize=": 1.6}
+"""Bytes that the heap and the direct buffers of Java need for a byte of a large request."""
 
 JAVA_SHARE = 0.5
-"""Fraction of the machine's memory that Java may take. Workers need the rest, while they load weights above all."""
+"""Fraction of the machine's memory that Java may take, or of what is left of it if `vmargs` gives Java some. Workers
+need the rest, while they load weights above all."""
 
 SMI_SECONDS = 60
 """Timeout of nvidia-smi, in seconds: it wakes up the GPUs."""
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SIZE = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """The memory of a container in bytes, or "max"."""
 _DEFAULT_REQUEST_SIZE = 6_553_500
@@ -113,6 +118,15 @@ def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, 
     low, high = _bounds(yaml) or _bounds(named) or (default, default)
     chosen = {"batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
     calls = {name: _count(yaml, name, 0) or _count(named, name, number) for name, number in chosen.items()}
+    if (takes := joined_requests(handler)) > 1 and _count(yaml, "batchSize", 0) > takes:
+        _log.warning(
+            "%s: its archive joins %d requests for a call, which takes %d of our largest, so the others are refused and"
+            " sent again: build it again",
+            model,
+            calls["batchSize"],
+            takes,
+        )
+        calls["batchSize"] = takes
     return {**named, "minWorkers": low, "maxWorkers": high, **calls}
 
 
@@ -158,8 +172,16 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
         sizes = model_sizes(model, gpus, settings)
         entries.setdefault(model.name, {})[model.version] = sizes
         at_once.append(sizes["minWorkers"] * sizes["batchSize"])
+    most = max(at_once)
+    if (queue := _number(settings, "job_queue_size", most)) < most:
+        _log.warning(
+            "job_queue_size=%d: expected at least %d, a call of each worker of a model; otherwise requests are refused"
+            " and sent again while GPUs wait: remove the line from config.properties, and the start computes it",
+            queue,
+            most,
+        )
     completed = {
-        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * max(at_once))),
+        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * most)),
         "number_of_netty_threads": str(max(SMALLEST_THREADS, min(gpus, len(os.sched_getaffinity(0))))),
         **settings,
         "number_of_gpu": str(gpus),
@@ -222,24 +244,37 @@ def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
     """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them.
 
     Requests of our size that wait, or that workers compute, are on the heap. Those that arrive are in direct buffers,
-    and so are those on their way to a worker, twice while its buffer grows. Both have room for larger ones, too.
+    and so are those on their way to a worker, twice while its buffer grows. What is left is for larger requests.
     """
     largest = _number(settings, "max_request_size", _DEFAULT_REQUEST_SIZE)
     body, queue = min(MAX_REQUEST_BYTES, largest), _number(settings, "job_queue_size", 0)
-    heap = LARGEST_ON_HEAP * largest + sum(queue + count for count in at_once) * body
-    direct = LARGEST_ARRIVING * largest + sum(3 * count for count in at_once) * body
-    most, wanted = int(_memory() * JAVA_SHARE), {"-Xmx": heap, "-XX:MaxDirectMemorySize=": direct}
-    arguments = settings.get("vmargs", "")
-    missing = [option for option in wanted if option not in arguments]
-    if missing and heap + direct > most:
+    ours = dict(zip(_ROOM, (body * sum(queue + count for count in at_once), body * 3 * sum(at_once)), strict=True))
+    arguments = settings.get("vmargs", "").split()
+    given = {option: _given(option, arguments) for option in _ROOM}
+    missing = [option for option, size in given.items() if size is None]
+    most = max(0, int((_memory() - sum(filter(None, given.values()))) * JAVA_SHARE))
+    needed = sum(ours[option] for option in missing)
+    if needed > most:
         _log.warning(
-            "Java should have %.1f GB for the requests of these models, and gets %.1f, half of the machine's memory:"
+            "Java should have %.1f GB for requests to these models, and gets %.1f, half of the machine's memory:"
             " when it is full, requests are refused with status 507 and sent again",
-            (heap + direct) / 1e9,
+            needed / 1e9,
             most / 1e9,
         )
-        wanted = {option: size * most // (heap + direct) for option, size in wanted.items()}
-    return " ".join([*arguments.split(), *(f"{option}{wanted[option] >> 20}m" for option in missing)])
+    large = {option: LARGE_REQUESTS * largest * _ROOM[option] for option in missing}
+    share = min(1, most / max(1, needed))
+    rest = min(1, max(0, most - needed) / max(1, sum(large.values())))
+    sizes = {option: max(largest, ours[option] * share + large[option] * rest) for option in missing}
+    return " ".join([*arguments, *(f"{option}{int(size) >> 20}m" for option, size in sizes.items())])
+
+
+def _given(option: str, arguments: Sequence[str]) -> int | None:
+    """Return the bytes that the arguments of Java give to a memory; None if they leave it to us."""
+    values = [argument.removeprefix(option) for argument in arguments if argument.startswith(option)]
+    if not values:
+        return None
+    size = _SIZE.fullmatch(values[-1])  # the last one counts; for another value, Java gives the reason
+    return int(size[1]) << 10 * " kmgt".index(size[2].lower() or " ") if size else 0
 
 
 def _memory() -> int:
