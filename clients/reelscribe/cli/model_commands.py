@@ -368,8 +368,8 @@ async def _devices(client: ManagementClient, model: ModelVersion) -> str:
 def _details(model: ModelVersion, handler: dict[str, Any], gpus: int) -> list[str]:
     lines = [f"workers: {_workers(model)}{_advice(model, gpus)}"]
     for worker in model.workers:
-        gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
-        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB")
+        places = "".join(f", GPU {number}" for number in model.gpus_of(worker))
+        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{places}, {worker.memory / 2**20:.0f} MiB")
     if model.stages > 1:
         lines.append(f"stages: {model.stages} processes for each worker, of which the first is shown")
     if model.device_ids:

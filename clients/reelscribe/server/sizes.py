@@ -121,7 +121,8 @@ def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, 
     if (takes := joined_requests(handler)) > 1 and _count(yaml, "batchSize", 0) > takes:
         _log.warning(
             "%s: its archive joins %d requests for a call, which takes %d of our largest, so the others are refused and"
-            " sent again: build it again",
+            " sent again: build it again, without batchSize in its YAML (config-single.properties is for clients that"
+            " send single frames)",
             model,
             calls["batchSize"],
             takes,
