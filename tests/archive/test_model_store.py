@@ -36,6 +36,22 @@ def test_a_damaged_archive_is_named(tmp_path, content):
         stored_models(tmp_path, "all")
 
 
+@pytest.mark.parametrize("member", ["MAR-INF/MANIFEST.json", "model-config.yaml"])
+@pytest.mark.parametrize("damage", ["data", "method", "encrypted"])
+def test_an_archive_with_a_damaged_member_is_named(tmp_path, member, damage):
+    with zipfile.ZipFile(tmp_path / "bad.mar", "w", zipfile.ZIP_DEFLATED) as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {"configFile": "model-config.yaml"}}))
+        mar.writestr("model-config.yaml", "minWorkers: 1\n" * 9)
+        start = mar.getinfo(member).header_offset + 30 + len(member)
+    content = bytearray((tmp_path / "bad.mar").read_bytes())
+    entry = content.rindex(member.encode()) - 46  # in the directory at the end
+    place, value = {"data": (start, 255), "method": (entry + 10, 77), "encrypted": (entry + 8, 1)}[damage]
+    content[place] = value
+    (tmp_path / "bad.mar").write_bytes(content)
+    with pytest.raises(StartupError, match=r"bad\.mar: not a model archive, or a damaged one .*; build it again"):
+        stored_models(tmp_path, "all")
+
+
 def test_two_archives_of_one_version_are_refused(tmp_path):
     for file in ("a.mar", "b.mar"):
         archive(tmp_path, file, modelName="captioner", modelVersion="1.0")

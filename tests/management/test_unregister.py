@@ -1,5 +1,7 @@
 """A version is unregistered after it has answered what it was sent."""
 
+import asyncio
+
 import pytest
 
 from reelscribe.errors import ModelApiOff, ServerError
@@ -48,6 +50,22 @@ async def test_a_refused_unregistration_costs_no_worker(server, client):
     with pytest.raises(ServerError, match="still ending workers"):
         await client.unregister("captioner")
     assert (several.min_workers, several.ready) == (4, [True] * 4)
+
+
+@pytest.mark.parametrize("end", [ServerError("lost"), asyncio.CancelledError()])
+async def test_an_unregistration_that_ends_halfway_gives_its_workers_back(server, client, monkeypatch, end):
+    several = FakeVersion("c.mar", min_workers=4, max_workers=5, ready=[True] * 4)
+    server.models["captioner"]["1.0"] = several
+    server.halfway = 1  # one worker is removed, and the client is about to ask again
+
+    async def sleep(_: float) -> None:
+        assert len(several.ready) == 3
+        raise end
+
+    with monkeypatch.context() as patch, pytest.raises(type(end)):
+        patch.setattr("reelscribe.management.management_client.asyncio.sleep", sleep)
+        await client.unregister("captioner", drain_seconds=0)
+    assert (several.min_workers, several.max_workers, several.ready) == (4, 5, [True] * 4)
 
 
 async def test_a_version_can_be_unregistered_at_once(server, client):

@@ -74,7 +74,16 @@ def test_a_call_is_as_many_of_our_largest_requests_as_it_takes(handler, joined):
     ("yaml", "settings", "expected"),
     [
         ({"minWorkers": 1, "maxWorkers": 1, "batchSize": 3}, {}, (1, 3)),
-        ({"minWorkers": 3}, {}, (4, 16)),  # TorchServe ignores it without maxWorkers
+        ({"minWorkers": 3}, {}, (3, 16)),  # one alone is both
+        ({"maxWorkers": 2}, {}, (2, 16)),
+        ({"minWorkers": 3, "maxWorkers": 2}, {}, (4, 16)),  # TorchServe ignores both
+        ({"minWorkers": 3}, {"models": '{"blip2": {"1.0": {"minWorkers": 1, "maxWorkers": 1}}}'}, (3, 16)),
+        ({}, {"models": '{"blip2": {"1.0": {"maxWorkers": 1}}}', "default_workers_per_model": "3"}, (1, 16)),
+        ({}, {"models": '{"blip2": {"1.0": {"minWorkers": 8}}}'}, (8, 16)),
+        ({"deviceIds": [2, 3]}, {}, (2, 16)),
+        ({"deviceIds": [2, 3], "workersPerGpu": 2}, {}, (4, 16)),
+        ({"deviceIds": [0, 1, 3, 2], "handler": {"max_frames": 512, "stages": 2}}, {}, (2, 16)),
+        ({"deviceIds": [2, 4]}, {}, (4, 16)),  # there is no GPU 4, so TorchServe ignores the list
         ({"workersPerGpu": 2}, {}, (8, 16)),
         ({"deviceType": "cpu"}, {}, (1, 1)),
         ({}, {"models": '{"blip2": {"1.0": {"batchSize": 128, "minWorkers": 2, "maxWorkers": 2}}}'}, (2, 128)),
@@ -123,11 +132,49 @@ def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch, caplog):
     arguments = complete_sizes(CONFIG, [stored()], emulated(8))["vmargs"]
     heap, direct = map(int, re.findall(r"(\d+)m", arguments))
     assert 4 * 1024 - 2 <= heap + direct <= 4 * 1024
-    assert "Java should have 13.5 GB for the requests of these models, and gets 4.3, half of the" in caplog.text
+    assert "Java should have 6.1 GB for requests to these models, and gets 4.3, half of the machine's" in caplog.text
     caplog.clear()
     own = {"vmargs": "-Xmx6g -XX:MaxDirectMemorySize=7g"}
     assert complete_sizes(own, [stored()], emulated(8))["vmargs"] == own["vmargs"]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("gib", [8, 12])
+def test_a_small_machine_whose_requests_fit_is_not_warned(monkeypatch, caplog, gib):
+    monkeypatch.setattr(sizes, "_memory", lambda: gib * GIB)
+    heap, direct = map(int, re.findall(r"(\d+)m", complete_sizes(CONFIG, [stored()], CPU)["vmargs"]))
+    assert gib * 512 - 2 <= heap + direct <= gib * 512
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "rest"),
+    [("-Xmx1g", 3584), ("-Xmx2g -Xmx1024m", 3584), ("-XX:MaxDirectMemorySize=1048576k", 3366), ("-Xmx6g", 1024)],
+)
+def test_java_gets_half_of_the_memory_that_the_user_leaves(monkeypatch, given, rest):
+    monkeypatch.setattr(sizes, "_memory", lambda: 8 * GIB)
+    arguments = complete_sizes({**CONFIG, "vmargs": given}, [stored()], emulated(1))["vmargs"]
+    assert arguments.startswith(f"{given} -X")
+    assert arguments.endswith((f"-Xmx{rest}m", f"-XX:MaxDirectMemorySize={rest}m"))
+
+
+def test_a_queue_that_holds_less_than_a_call_of_each_worker_is_said(caplog):
+    for queue, messages in (("16", 1), ("128", 0)):
+        caplog.clear()
+        assert complete_sizes({"job_queue_size": queue}, [stored()], emulated(8))["job_queue_size"] == queue
+        assert len(caplog.messages) == messages, queue
+        assert all(line.startswith("job_queue_size=16: expected at least 128") for line in caplog.messages)
+
+
+def test_an_archive_that_joins_more_than_a_call_takes_is_said(caplog):
+    """So did those of the versions before."""
+    old = stored(batchSize=128)
+    completed = complete_sizes(CONFIG, [old], emulated(8))
+    assert "blip2 1.0: its archive joins 128 requests for a call, which takes 16 of our largest" in caplog.text
+    assert describe_sizes(completed, [old]) == describe_sizes(complete_sizes(CONFIG, [stored()], emulated(8)), [old])
+    caplog.clear()
+    unlimited = stored(batchSize=128, handler={})
+    assert (chosen(unlimited, emulated(8)), caplog.text) == ((8, 128), "")
 
 
 def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
@@ -174,12 +221,24 @@ def smi(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize(
-    ("script", "numbers"), [("printf '0\\n1\\n2\\n'", (0, 1, 2)), ("echo driver; exit 9", ()), ("echo No devices", ())]
-)
-def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, script, numbers):
-    assert visible_gpus(smi(tmp_path, script)) == numbers
+def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, caplog):
+    assert visible_gpus(smi(tmp_path, "printf '0\\n1\\n2\\n'")) == (0, 1, 2)
     assert visible_gpus({"PATH": str(tmp_path / "nothing")}) == ()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo Driver/library version mismatch; echo more; exit 9", "Driver/library version mismatch"),
+        ("echo No devices were found", "No devices were found"),
+        ("echo it failed >&2; exit 6", "it failed"),
+        ("exit 6", "status 6"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_is_no_silent_cpu(tmp_path, caplog, script, said):
+    assert visible_gpus(smi(tmp_path, script)) == ()
+    assert caplog.messages == [f"nvidia-smi lists no GPU, so models run on the CPU: {said}"]
 
 
 def test_a_gpu_that_is_lost_is_said(tmp_path, monkeypatch):

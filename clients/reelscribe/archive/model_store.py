@@ -6,6 +6,7 @@ import json
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ from reelscribe.management.model_version import version_sort_key
 
 JOIN_MILLISECONDS = 5
 """How long TorchServe waits for requests to join a call, which takes a GPU much longer."""
+
+_DAMAGED = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, *MALFORMED)
+"""What reading a damaged archive raises; RuntimeError is for a member that is encrypted or packed in an unknown way."""
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -110,7 +114,7 @@ def _read(path: Path) -> StoredModel:
         name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
         version = model.get("modelVersion") or "1.0"
         settings = _settings(path, model.get("configFile"))
-    except (OSError, zipfile.BadZipFile, *MALFORMED) as error:
+    except _DAMAGED as error:
         raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
     return StoredModel(str(name), str(version), path, settings)
 

@@ -96,7 +96,7 @@ def list_models(
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
             for model in models:
-                typer.echo(printable(f"{_title(model)}: {_workers(model)}{_advice(model)}"))
+                typer.echo(printable(f"{_title(model)}: {_workers(model)}{_advice(model, found.gpus)}"))
             found.warn_of_idle_gpus(models)
 
 
@@ -149,7 +149,7 @@ def describe(server: ServerChoice, model: Model, version: Version = None, as_jso
         if as_json:
             typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
         else:
-            typer.echo("\n".join(map(printable, [_title(described), *_details(described, handler)])))
+            typer.echo("\n".join(map(printable, [_title(described), *_details(described, handler, found.gpus)])))
             found.warn_of_idle_gpus(models)
 
 
@@ -227,7 +227,9 @@ def scale(
             scaled = await client.scale(
                 model, workers, maximum, version, gpus=managed.gpus, wait=wait, seconds=load_seconds, why=why
             )
-            return f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}{_advice(scaled)}"
+            return (
+                f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}{_advice(scaled, managed.gpus)}"
+            )
 
         typer.echo(printable(managed.run(request)))
 
@@ -307,11 +309,12 @@ class _Session:
         """Number of GPUs that the server sees; 0 if it is not one of this machine."""
         return self.server.instance.gpus if self.server.instance else 0
 
-    def sizes_of(self, archive: str) -> dict[str, int] | None:
+    def sizes_of(self, archive: str) -> dict[str, Any] | None:
         """Choose workers and joined requests for an archive, as a start does; None if it is not in a store here.
 
         Raises:
-            StartupError: The archive is damaged, of which TorchServe would only report that it cannot be saved.
+            StartupError: The archive is damaged, of which TorchServe would only report that it cannot be saved, or the
+                settings are gone or malformed.
         """
         if self.server.instance is None or not self.server.instance.options.exists():
             return None
@@ -319,10 +322,10 @@ class _Session:
         from reelscribe.server.sizes import model_sizes
         from reelscribe.server.start_options import StartOptions
 
-        store = StartOptions.load(self.server.instance.options).model_store
-        if not (store / archive).is_file():
+        options = StartOptions.load(self.server.instance.options)
+        if not (options.model_store / archive).is_file():
             return None
-        return model_sizes(stored_models(store, archive)[0], self.gpus)
+        return model_sizes(stored_models(options.model_store, archive)[0], self.gpus, options.settings())
 
     def warn_of_idle_gpus(self, versions: list[ModelVersion]) -> None:
         """Say which GPUs no model uses, if there are any."""
@@ -341,8 +344,8 @@ def _workers(model: ModelVersion) -> str:
     return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
 
 
-def _advice(model: ModelVersion) -> str:
-    advice = model.advice()
+def _advice(model: ModelVersion, gpus: int) -> str:
+    advice = model.advice(gpus)
     return f"; {advice}" if advice else ""
 
 
@@ -362,11 +365,11 @@ async def _devices(client: ManagementClient, model: ModelVersion) -> str:
     return f", on GPUs {', '.join(map(str, gpus))}" if gpus else f", on {' and '.join(devices)}"
 
 
-def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:
-    lines = [f"workers: {_workers(model)}{_advice(model)}"]
+def _details(model: ModelVersion, handler: dict[str, Any], gpus: int) -> list[str]:
+    lines = [f"workers: {_workers(model)}{_advice(model, gpus)}"]
     for worker in model.workers:
-        gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
-        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB")
+        places = "".join(f", GPU {number}" for number in model.gpus_of(worker))
+        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{places}, {worker.memory / 2**20:.0f} MiB")
     if model.stages > 1:
         lines.append(f"stages: {model.stages} processes for each worker, of which the first is shown")
     if model.device_ids:

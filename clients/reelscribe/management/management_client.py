@@ -378,8 +378,8 @@ class ManagementClient:
 
         A version with several workers stays registered for `response_seconds` more, because TorchServe does not report
         which workers are idle; to end all of them but one would end the requests that these compute. Requests that
-        arrive after the start of this call may be refused or never answered. If the call fails, the version is
-        unchanged.
+        arrive after the start of this call may be refused or never answered. If the call fails or is cancelled, the
+        version gets its workers back, if the server can be reached.
 
         Args:
             model: Name of the model.
@@ -397,21 +397,23 @@ class ManagementClient:
         versions = await self.versions(model)
         leaving = await self.describe(model, version)
         seconds = ANSWER_SECONDS + drain_seconds
-        before = leaving.min_workers, leaving.max_workers
-        fewer = False
-        if len(versions) == 1 or not leaving.is_default:
+        removable = len(versions) == 1 or not leaving.is_default
+        if removable:
             await self._check_model_api()
             if drain_seconds:
                 await self._drain(leaving, drain_seconds)
-            if fewer := len(leaving.workers) > 1:
-                await self._resize(leaving, 1, 1, time.monotonic() + seconds)
+        fewer = removable and len(leaving.workers) > 1
         try:
+            if fewer:
+                await self._resize(leaving, 1, 1, time.monotonic() + seconds)
             await self._json("DELETE", _path(model, leaving.version), seconds=seconds)
-        except ServerError:
-            if await self._is_gone(leaving):
+        except BaseException as error:
+            if isinstance(error, ServerError) and await self._is_gone(leaving):
                 return leaving
             if fewer:
-                await self._resize(leaving, *before, time.monotonic() + seconds)
+                before, deadline = (leaving.min_workers, leaving.max_workers), time.monotonic() + seconds
+                with suppress(ReelscribeError):  # the first error matters more
+                    await asyncio.shield(self._resize(leaving, *before, deadline))
             raise
         return leaving
 

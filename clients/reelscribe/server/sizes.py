@@ -29,16 +29,21 @@ SMALLEST_QUEUE = 16
 SMALLEST_THREADS = 4
 """Threads of Java that receive requests. One feeds more than one GPU: it takes 0.64 s of a core for 1,000 frames."""
 
-LARGEST_ON_HEAP, LARGEST_ARRIVING = 60, 80
-"""How many requests of `max_request_size` the heap and the direct buffers of Java have room for, whatever the model."""
+LARGE_REQUESTS = 50
+"""Connections that may send requests of `max_request_size` at once if the memory suffices, whatever the model."""
+
+_ROOM = {"-Xmx": 1.2, "-XX:MaxDirectMemorySize=": 1.6}
+"""Bytes that the heap and the direct buffers of Java need for a byte of a large request."""
 
 JAVA_SHARE = 0.5
-"""Fraction of the machine's memory that Java may take. Workers need the rest, while they load weights above all."""
+"""Fraction of the machine's memory that Java may take, or of what is left of it if `vmargs` gives Java some. Workers
+need the rest, while they load weights above all."""
 
 SMI_SECONDS = 60
 """Timeout of nvidia-smi, in seconds: it wakes up the GPUs."""
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SIZE = re.compile(r"(\d+)([kmgt]?)", re.IGNORECASE)
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """The memory of a container in bytes, or "max"."""
 _DEFAULT_REQUEST_SIZE = 6_553_500
@@ -76,33 +81,72 @@ def _listed_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
         )
-        return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
-    except (FileNotFoundError, ValueError):
+    except OSError:  # there is no such program
         return ()
     except subprocess.TimeoutExpired:
         raise StartupError(f"nvidia-smi: expected an answer within {SMI_SECONDS} s, got none; is a GPU lost?") from None
+    with suppress(ValueError):
+        if done.returncode == 0:
+            return tuple(map(int, done.stdout.split()))
+    said = f"{done.stdout}\n{done.stderr}".strip().partition("\n")[0] or f"status {done.returncode}"
+    _log.warning("nvidia-smi lists no GPU, so models run on the CPU: %s", said)
+    return ()
 
 
-def model_sizes(model: StoredModel, gpus: int, named: Mapping[str, Any] | None = None) -> dict[str, int]:
+def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, Any]:
     """Choose the workers of a model and how many requests a call of one takes.
 
     Args:
         model: The model, with the YAML of its archive, which takes precedence.
         gpus: Number of GPUs that TorchServe sees.
-        named: What config.properties says of the model, which takes precedence over what follows from the GPUs.
+        settings: What the operator set, which takes precedence over what follows from the GPUs.
 
     Returns:
-        `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, as the setting `models=` of TorchServe has them.
+        `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, beside what else `models=` says of the model.
+
+    Raises:
+        StartupError: A setting is not what TorchServe expects.
     """
-    yaml, handler = model.settings, _handler(model)
+    yaml, handler, said = model.settings, _handler(model), _named_sizes(settings).get(model.name, {})
+    # A version that is not named is as the newest one that is.
+    named = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
     on_gpus = gpus > 0 and yaml.get("deviceType") != "cpu"
-    workers = max(1, gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
+    own_gpus = len(_device_ids(yaml, gpus)) or gpus
+    workers = max(1, own_gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
     joined = joined_requests(handler) if on_gpus or _stages(model) > 1 else 1
-    sizes = {"minWorkers": workers, "maxWorkers": workers, "batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
-    own = {name: _count(yaml, name, 0) for name in sizes}
-    if own["minWorkers"] > own["maxWorkers"]:  # TorchServe ignores both then
-        own["minWorkers"] = own["maxWorkers"] = 0
-    return {name: own[name] or _count(named or {}, name, chosen) for name, chosen in sizes.items()}
+    default = _number(settings, "default_workers_per_model", 0) or workers
+    low, high = _bounds(yaml) or _bounds(named) or (default, default)
+    chosen = {"batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
+    calls = {name: _count(yaml, name, 0) or _count(named, name, number) for name, number in chosen.items()}
+    if (takes := joined_requests(handler)) > 1 and _count(yaml, "batchSize", 0) > takes:
+        _log.warning(
+            "%s: its archive joins %d requests for a call, which takes %d of our largest, so the others are refused and"
+            " sent again: build it again, without batchSize in its YAML (config-single.properties is for clients that"
+            " send single frames)",
+            model,
+            calls["batchSize"],
+            takes,
+        )
+        calls["batchSize"] = takes
+    return {**named, "minWorkers": low, "maxWorkers": high, **calls}
+
+
+def _bounds(values: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Read the smallest and the largest number of workers, of which one alone is both.
+
+    Returns:
+        None if there is neither, or if they contradict each other, as TorchServe ignores both then.
+    """
+    low, high = (_count(values, name, 0) for name in ("minWorkers", "maxWorkers"))
+    low, high = low or high, high or low
+    return (low, high) if 0 < low <= high else None
+
+
+def _device_ids(yaml: Mapping[str, Any], gpus: int) -> set[int]:
+    """Return the GPUs that an archive names; none if the server lacks one of them, as TorchServe ignores all then."""
+    named = yaml.get("deviceIds")
+    numbers = {*named} if isinstance(named, list) and all(type(number) is int for number in named) else set()
+    return numbers if numbers <= {*range(gpus)} else set()
 
 
 def complete_sizes(settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]) -> Settings:
@@ -122,19 +166,23 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
     """
     visible = visible_gpus(environment)
     gpus = min(len(visible), _number(settings, "number_of_gpu", len(visible)))
-    named, at_once = _named_sizes(settings), []
-    entries = {name: {**versions} for name, versions in named.items()}
+    entries, at_once = _named_sizes(settings), []
     for model in models:
         if gpus and _stages(model) > 1:
             _check_pairs(model, visible[:gpus])
-        said = named.get(model.name, {})
-        # A version that is not named is as the newest one that is.
-        known = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
-        sizes = model_sizes(model, gpus, {**_default_workers(settings), **known})
-        entries.setdefault(model.name, {})[model.version] = {**known, **sizes}
+        sizes = model_sizes(model, gpus, settings)
+        entries.setdefault(model.name, {})[model.version] = sizes
         at_once.append(sizes["minWorkers"] * sizes["batchSize"])
+    most = max(at_once)
+    if (queue := _number(settings, "job_queue_size", most)) < most:
+        _log.warning(
+            "job_queue_size=%d: expected at least %d, a call of each worker of a model; otherwise requests are refused"
+            " and sent again while GPUs wait: remove the line from config.properties, and the start computes it",
+            queue,
+            most,
+        )
     completed = {
-        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * max(at_once))),
+        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * most)),
         "number_of_netty_threads": str(max(SMALLEST_THREADS, min(gpus, len(os.sched_getaffinity(0))))),
         **settings,
         "number_of_gpu": str(gpus),
@@ -197,24 +245,37 @@ def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
     """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them.
 
     Requests of our size that wait, or that workers compute, are on the heap. Those that arrive are in direct buffers,
-    and so are those on their way to a worker, twice while its buffer grows. Both have room for larger ones, too.
+    and so are those on their way to a worker, twice while its buffer grows. What is left is for larger requests.
     """
     largest = _number(settings, "max_request_size", _DEFAULT_REQUEST_SIZE)
     body, queue = min(MAX_REQUEST_BYTES, largest), _number(settings, "job_queue_size", 0)
-    heap = LARGEST_ON_HEAP * largest + sum(queue + count for count in at_once) * body
-    direct = LARGEST_ARRIVING * largest + sum(3 * count for count in at_once) * body
-    most, wanted = int(_memory() * JAVA_SHARE), {"-Xmx": heap, "-XX:MaxDirectMemorySize=": direct}
-    arguments = settings.get("vmargs", "")
-    missing = [option for option in wanted if option not in arguments]
-    if missing and heap + direct > most:
+    ours = dict(zip(_ROOM, (body * sum(queue + count for count in at_once), body * 3 * sum(at_once)), strict=True))
+    arguments = settings.get("vmargs", "").split()
+    given = {option: _given(option, arguments) for option in _ROOM}
+    missing = [option for option, size in given.items() if size is None]
+    most = max(0, int((_memory() - sum(filter(None, given.values()))) * JAVA_SHARE))
+    needed = sum(ours[option] for option in missing)
+    if needed > most:
         _log.warning(
-            "Java should have %.1f GB for the requests of these models, and gets %.1f, half of the machine's memory:"
+            "Java should have %.1f GB for requests to these models, and gets %.1f, half of the machine's memory:"
             " when it is full, requests are refused with status 507 and sent again",
-            (heap + direct) / 1e9,
+            needed / 1e9,
             most / 1e9,
         )
-        wanted = {option: size * most // (heap + direct) for option, size in wanted.items()}
-    return " ".join([*arguments.split(), *(f"{option}{wanted[option] >> 20}m" for option in missing)])
+    large = {option: LARGE_REQUESTS * largest * _ROOM[option] for option in missing}
+    share = min(1, most / max(1, needed))
+    rest = min(1, max(0, most - needed) / max(1, sum(large.values())))
+    sizes = {option: max(largest, ours[option] * share + large[option] * rest) for option in missing}
+    return " ".join([*arguments, *(f"{option}{int(size) >> 20}m" for option, size in sizes.items())])
+
+
+def _given(option: str, arguments: Sequence[str]) -> int | None:
+    """Return the bytes that the arguments of Java give to a memory; None if they leave it to us."""
+    values = [argument.removeprefix(option) for argument in arguments if argument.startswith(option)]
+    if not values:
+        return None
+    size = _SIZE.fullmatch(values[-1])  # the last one counts; for another value, Java gives the reason
+    return int(size[1]) << 10 * " kmgt".index(size[2].lower() or " ") if size else 0
 
 
 def _memory() -> int:
@@ -249,11 +310,6 @@ def _named_sizes(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
         raise StartupError(
             f"models=: expected JSON of settings by model and version, got {settings['models']} ({error})"
         ) from None
-
-
-def _default_workers(settings: Settings) -> dict[str, int]:
-    count = _number(settings, "default_workers_per_model", 0)
-    return {"minWorkers": count, "maxWorkers": count} if count else {}
 
 
 def _stages(model: StoredModel) -> int:

@@ -11,6 +11,7 @@ from typing import Self
 from reelscribe._files import read_small_file
 from reelscribe.errors import MALFORMED, StartupError, UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
+from reelscribe.server.config_properties import read_properties
 
 DIRECTORY = Path(".server")
 """Default folder of a server."""
@@ -67,6 +68,16 @@ class StartOptions:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("--certificate and --private-key belong together: give both, or neither")
+
+    def settings(self) -> dict[str, str]:
+        """Read the settings of `config`, with those of `overrides`.
+
+        Raises:
+            StartupError: There is no such file.
+        """
+        if not self.config.is_file():
+            raise StartupError(f"{self.config}: no such file; expected TorchServe's settings, which --config names")
+        return {**read_properties(read_small_file(self.config).decode()), **self.overrides}
 
     def save(self, path: Path) -> None:
         """Write the options as JSON, with absolute paths, because a restart may be run in another folder."""
