@@ -164,6 +164,10 @@ class Instance:
 
         return list(filter(belongs, psutil.process_iter()))
 
+    def runs(self) -> bool:
+        """Return whether a server runs there or is being launched. Workers whose server was killed are none: they end."""
+        return not all(map(_is_worker, self.processes()))
+
 
 def is_java(process: psutil.Process) -> bool:
     """Return whether a process is TorchServe's Java process, not one of its workers."""
@@ -173,6 +177,15 @@ def is_java(process: psutil.Process) -> bool:
         return any("ModelServer" in word for word in process.cmdline())
     except psutil.Error:
         return False
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return any("model_service_worker" in word for word in process.cmdline())
+    except psutil.Error:
+        return True
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -124,6 +124,8 @@ def start(instance: Instance, options: StartOptions, environment: Mapping[str, s
     check_ports(checked.settings, options.config)  # before the directory is created
     with locked(instance):
         _refuse_second(instance)
+        if left := _stop(instance, 0):  # they would take ports, memory and GPUs
+            _log.info("ended processes %s, workers of a server that was killed", ", ".join(map(str, left)))
         _start(instance, checked)
 
 
@@ -278,7 +280,7 @@ def _check_path(instance: Instance) -> None:
 
 
 def _refuse_second(instance: Instance) -> None:
-    if instance.processes():
+    if instance.runs():
         raise StartupError(
             f"{instance.directory}: a server is running there already; stop it first, with `reelscribe server stop`"
         )

@@ -13,7 +13,7 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.errors import AccessRefused, ServerError, UsageError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion, Worker
-from reelscribe.server.instance import Instance, is_java
+from reelscribe.server.instance import Instance
 from reelscribe.server.logs import WorkerHistory, best_explanation, worker_histories
 from reelscribe.server.sizes import idle_gpus
 
@@ -71,18 +71,15 @@ def state_of(instance: Instance) -> ServerState:
     Returns:
         Its state, with that of each version of each model if the server answers.
     """
-    processes = instance.processes()
-    if not processes:
+    if not instance.runs():
         return ServerState("stopped")
-    java = [process for process in processes if is_java(process)]
-    if not java and all(_is_worker(process) for process in processes):
-        return ServerState("stopped")  # workers survive a killed server by a second
+    processes = instance.processes()
     try:
         versions = asyncio.run(versions_of(instance, instance.management_credentials()))
     except AccessRefused as error:
         return ServerState("failing", error=str(error))
     except (OSError, ValueError, KeyError, UsageError, ServerError) as error:
-        if time.time() - min(map(_started, processes)) < STARTING_SECONDS:
+        if time.time() - min(map(_started, processes), default=0.0) < STARTING_SECONDS:
             return ServerState("starting")
         return ServerState("failing", error=f"{error}; last in its log: {best_explanation(instance)}")
     histories = [] if all(version.ready for version in versions) else worker_histories(instance)
@@ -155,13 +152,6 @@ def _worker_state(worker: Worker, history: WorkerHistory | None) -> State:
 
 def _worst(states: list[State]) -> State:
     return next((state for state in WORST_FIRST if state in states), "ready")
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return any("model_service_worker" in word for word in process.cmdline())
-    except psutil.Error:
-        return True
 
 
 def _started(process: psutil.Process) -> float:
