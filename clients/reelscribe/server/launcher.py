@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,7 +42,7 @@ from reelscribe.server.config_properties import (
 )
 from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, end_processes, locked
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.sizes import complete_sizes, describe_sizes, idle_gpus
+from reelscribe.server.sizes import complete_sizes, idle_gpus
 from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
 
@@ -219,6 +219,7 @@ class _CheckedStart:
 
     options: StartOptions
     settings: Settings
+    """Without what depends on the GPUs, whose memory an earlier server may still take."""
     models: list[StoredModel]
     identity: tls.Identity | None
     environment: dict[str, str]
@@ -231,7 +232,7 @@ def _check_start(options: StartOptions, environment: Mapping[str, str] = os.envi
     # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
     passed = server_environment(environment, options.pass_environment)
-    settings = complete_sizes(settings, models, passed)
+    complete_sizes(settings, models, passed)  # raises what must stop no running server
     return _CheckedStart(options, settings, models, _read_identity(options), passed)
 
 
@@ -289,10 +290,12 @@ def _refuse_second(instance: Instance) -> None:
 
 
 def _start(instance: Instance, checked: _CheckedStart) -> None:
+    settings, lines = complete_sizes(checked.settings, checked.models, checked.environment)
+    checked = replace(checked, settings=settings)
     _prepare(instance, checked)
     try:
         _log.info("starting TorchServe, log in %s", instance.logs)
-        for line in describe_sizes(checked.settings, checked.models):
+        for line in lines:
             _log.info(line)
         _launch(instance, checked)
         asyncio.run(_wait_until_ready(instance, checked))

@@ -8,7 +8,7 @@ precedence, as in TorchServe itself.
 from __future__ import annotations
 
 import json
-import logging
+import math
 import os
 import re
 import subprocess
@@ -35,6 +35,12 @@ LARGEST_ON_HEAP, LARGEST_ARRIVING = 60, 80
 JAVA_SHARE = 0.5
 """Fraction of the machine's memory that Java may take. Workers need the rest, while they load weights above all."""
 
+WORKER_BYTES = 2 * 10**9
+"""What a worker takes besides its weights, of its GPU and of the machine's memory: mostly libraries."""
+
+MODELS_SHARE = 0.5
+"""Fraction of a GPU's free memory that models may take where it gets a second worker. Calls need the rest."""
+
 SMI_SECONDS = 60
 """Timeout of nvidia-smi, in seconds: it wakes up the GPUs."""
 
@@ -43,9 +49,6 @@ _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """The memory of a container in bytes, or "max"."""
 _DEFAULT_REQUEST_SIZE = 6_553_500
 """TorchServe's default for `max_request_size`, in bytes."""
-
-
-_log = logging.getLogger(__name__)
 
 
 def visible_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
@@ -61,7 +64,7 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
     if visible in ("", "-1"):  # as CUDA understands it; TorchServe would see GPUs that its workers cannot use
         return ()
     if visible is None:
-        return _listed_gpus(environment)
+        return _ask_nvidia_smi(environment, "--query-gpu=index")
     if not re.fullmatch(r"\d+(,\d+)*", visible):
         raise StartupError(
             f"{_VISIBLE}: expected numbers of GPUs, separated by commas, because TorchServe reads no others, got"
@@ -70,8 +73,9 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(map(int, visible.split(",")))
 
 
-def _listed_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
-    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+def _ask_nvidia_smi(environment: Mapping[str, str], *query: str) -> tuple[int, ...]:
+    """Ask for a number of each GPU; return none if there is no answer of numbers."""
+    command = ["nvidia-smi", *query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
@@ -83,21 +87,26 @@ def _listed_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
         raise StartupError(f"nvidia-smi: expected an answer within {SMI_SECONDS} s, got none; is a GPU lost?") from None
 
 
-def model_sizes(model: StoredModel, gpus: int, named: Mapping[str, Any] | None = None) -> dict[str, int]:
+def model_sizes(
+    model: StoredModel, gpus: int, named: Mapping[str, Any] | None = None, per_gpu: int = 1
+) -> dict[str, int]:
     """Choose the workers of a model and how many requests a call of one takes.
 
     Args:
         model: The model, with the YAML of its archive, which takes precedence.
         gpus: Number of GPUs that TorchServe sees.
         named: What config.properties says of the model, which takes precedence over what follows from the GPUs.
+        per_gpu: Number of workers on each GPU, for a model in one stage whose archive leaves it to the start.
 
     Returns:
         `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, as the setting `models=` of TorchServe has them.
     """
     yaml, handler = model.settings, _handler(model)
     on_gpus = gpus > 0 and yaml.get("deviceType") != "cpu"
-    workers = max(1, gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
-    joined = joined_requests(handler) if on_gpus or _stages(model) > 1 else 1
+    stages = _stages(model)
+    each = _count(yaml, "workersPerGpu", per_gpu if stages == 1 else 1)
+    workers = max(1, gpus // stages * each) if on_gpus else 1
+    joined = joined_requests(handler) if on_gpus or stages > 1 else 1
     sizes = {"minWorkers": workers, "maxWorkers": workers, "batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
     own = {name: _count(yaml, name, 0) for name in sizes}
     if own["minWorkers"] > own["maxWorkers"]:  # TorchServe ignores both then
@@ -105,7 +114,9 @@ def model_sizes(model: StoredModel, gpus: int, named: Mapping[str, Any] | None =
     return {name: own[name] or _count(named or {}, name, chosen) for name, chosen in sizes.items()}
 
 
-def complete_sizes(settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]) -> Settings:
+def complete_sizes(
+    settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]
+) -> tuple[Settings, list[str]]:
     """Add what the machine and the models decide to TorchServe's settings; what is there remains.
 
     Args:
@@ -115,24 +126,25 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
 
     Returns:
         The settings with `models`, `number_of_gpu`, `job_queue_size`, `number_of_netty_threads`, and the limits of
-        Java's memory in `vmargs`.
+        Java's memory in `vmargs`; and lines that say what was chosen, and why.
 
     Raises:
         StartupError: A setting or a variable is not what TorchServe expects, or a model does not fit the GPUs.
     """
     visible = visible_gpus(environment)
     gpus = min(len(visible), _number(settings, "number_of_gpu", len(visible)))
-    named, at_once = _named_sizes(settings), []
-    entries = {name: {**versions} for name, versions in named.items()}
-    for model in models:
-        if gpus and _stages(model) > 1:
-            _check_pairs(model, visible[:gpus])
-        said = named.get(model.name, {})
-        # A version that is not named is as the newest one that is.
-        known = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
-        sizes = model_sizes(model, gpus, {**_default_workers(settings), **known})
-        entries.setdefault(model.name, {})[model.version] = {**known, **sizes}
-        at_once.append(sizes["minWorkers"] * sizes["batchSize"])
+    lines: list[str] = []
+    entries = _entries(settings, models, visible[:gpus])
+    if (more := _entries(settings, models, visible[:gpus], per_gpu=2)) != entries:
+        why_not = _why_no_second_worker(models, more, visible[:gpus], environment)
+        entries = entries if why_not else more
+        lines.append(
+            f"no GPU has a second worker: {why_not}"
+            if why_not
+            else "each GPU has a second worker, as it has room: one computes while the requests of the other one arrive"
+        )
+    sizes = [entries[model.name][model.version] for model in models]
+    at_once = [size["minWorkers"] * size["batchSize"] for size in sizes]
     completed = {
         "job_queue_size": str(max(SMALLEST_QUEUE, 2 * max(at_once))),
         "number_of_netty_threads": str(max(SMALLEST_THREADS, min(gpus, len(os.sched_getaffinity(0))))),
@@ -140,30 +152,74 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
         "number_of_gpu": str(gpus),
         "models": json.dumps(entries),
     }
-    return {**completed, "vmargs": _java_arguments(completed, at_once)}
-
-
-def describe_sizes(settings: Settings, models: Sequence[StoredModel]) -> list[str]:
-    """Say in two lines what was chosen.
-
-    Args:
-        settings: What `complete_sizes` returned.
-        models: The models that are going to be served.
-    """
-    entries = json.loads(settings["models"])
-    sizes = [(model, entries[model.name][model.version]) for model in models]
+    completed["vmargs"], lack = _java_arguments(completed, at_once)
     chosen = (
         f"{model} has {_counted(size['minWorkers'], 'worker')}, and a call takes"
         f" {_counted(size['batchSize'], 'request')}"
-        for model, size in sizes
+        for model, size in zip(models, sizes, strict=True)
     )
-    gpus = int(settings["number_of_gpu"])
-    java = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)\S+", settings["vmargs"])
-    return [
+    java = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)\S+", completed["vmargs"])
+    return completed, [
         f"{_counted(gpus, 'GPU') if gpus else 'no GPU'}: {'; '.join(chosen)}",
-        f"room for {settings['job_queue_size']} waiting requests of each model; Java gets {' '.join(java)} and"
-        f" {settings['number_of_netty_threads']} threads",
+        *lines,
+        f"room for {completed['job_queue_size']} waiting requests of each model; Java gets {' '.join(java)} and"
+        f" {completed['number_of_netty_threads']} threads",
+        *lack,
     ]
+
+
+def _entries(
+    settings: Settings, models: Sequence[StoredModel], visible: Sequence[int], *, per_gpu: int = 1
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the setting `models=`, with the sizes of each model, for these GPUs."""
+    named = _named_sizes(settings)
+    entries = {name: {**versions} for name, versions in named.items()}
+    for model in models:
+        if visible and _stages(model) > 1:
+            _check_pairs(model, visible)
+        said = named.get(model.name, {})
+        # A version that is not named is as the newest one that is.
+        known = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
+        sizes = model_sizes(model, len(visible), {**_default_workers(settings), **known}, per_gpu)
+        entries.setdefault(model.name, {})[model.version] = {**known, **sizes}
+    return entries
+
+
+def _why_no_second_worker(
+    models: Sequence[StoredModel],
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    visible: Sequence[int],
+    environment: Mapping[str, str],
+) -> str | None:
+    """Say why the workers in `entries`, two on each GPU where a model leaves that to the start, are too many.
+
+    What a worker takes follows from what the archive says of its model, and not from what models take once they are
+    loaded: then, requests that take more may have come already, and a restart would choose something else each time.
+    """
+    free = min(_ask_nvidia_smi(environment, "-i", ",".join(map(str, visible)), "--query-gpu=memory.free"), default=0)
+    if not free:
+        return "nvidia-smi does not say how much of their memory is free"
+    on_each, in_all = 0, 0
+    for model in models:
+        yaml, handler = model.settings, _handler(model)
+        parameters, compiled = _count(yaml, "parameters", 0), handler.get("compile") is True
+        if not parameters or compiled:
+            return (
+                f"how much memory {model} takes is not known, as its"
+                f" {'steps are compiled' if compiled else 'archive does not say it'}; if a GPU holds it twice, build it"
+                " with --workers-per-gpu 2"
+            )
+        worker = parameters * (4 if handler.get("dtype") == "float32" else 2) + WORKER_BYTES
+        workers, devices = entries[model.name][model.version]["minWorkers"], yaml.get("deviceIds")
+        on_each += worker * math.ceil(workers / len(devices if isinstance(devices, list) and devices else visible))
+        in_all += worker * workers
+    for took, there, whose in ((on_each, free << 20, "is free on each GPU"), (in_all, _memory(), "the machine has")):
+        if took > there * MODELS_SHARE:
+            return (
+                f"with a second one, models would take {took / 1e9:.1f} GB, more than half of the {there / 1e9:.1f} GB"
+                f" that {whose}"
+            )
+    return None
 
 
 def idle_gpus(gpus: int, versions: Iterable[ModelVersion]) -> str | None:
@@ -193,8 +249,8 @@ def idle_gpus(gpus: int, versions: Iterable[ModelVersion]) -> str | None:
     )
 
 
-def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
-    """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them.
+def _java_arguments(settings: Settings, at_once: Sequence[int]) -> tuple[str, list[str]]:
+    """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them; and what they lack.
 
     Requests of our size that wait, or that workers compute, are on the heap. Those that arrive are in direct buffers,
     and so are those on their way to a worker, twice while its buffer grows. Both have room for larger ones, too.
@@ -206,15 +262,15 @@ def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
     most, wanted = int(_memory() * JAVA_SHARE), {"-Xmx": heap, "-XX:MaxDirectMemorySize=": direct}
     arguments = settings.get("vmargs", "")
     missing = [option for option in wanted if option not in arguments]
+    lack: list[str] = []
     if missing and heap + direct > most:
-        _log.warning(
-            "Java should have %.1f GB for the requests of these models, and gets %.1f, half of the machine's memory:"
-            " when it is full, requests are refused with status 507 and sent again",
-            (heap + direct) / 1e9,
-            most / 1e9,
+        lack.append(
+            f"Java should have {(heap + direct) / 1e9:.1f} GB for the requests of these models, and gets"
+            f" {most / 1e9:.1f}, half of the machine's memory: when it is full, requests are refused with status 507"
+            " and sent again"
         )
         wanted = {option: size * most // (heap + direct) for option, size in wanted.items()}
-    return " ".join([*arguments.split(), *(f"{option}{wanted[option] >> 20}m" for option in missing)])
+    return " ".join([*arguments.split(), *(f"{option}{wanted[option] >> 20}m" for option in missing)]), lack
 
 
 def _memory() -> int:
