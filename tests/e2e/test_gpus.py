@@ -73,7 +73,7 @@ def test_a_model_that_is_registered_gets_the_same(serving):
 def test_gpus_that_no_model_uses_are_named_until_they_are_used(serving):
     assert "no model uses" not in models(serving, "list")
     models(serving, "scale", "auto", "2")
-    assert "no model uses GPUs 2, 3: build its archive without --gpus" in models(serving, "list")
+    assert "no model uses GPUs 0, 3: build its archive without --gpus" in models(serving, "list")
     assert json.loads(models(serving, "describe", "auto", "--json"))["handler"]["workers"] == 2
     models(serving, "scale", "auto", "4")
     assert "no model uses" not in models(serving, "describe", "auto")
