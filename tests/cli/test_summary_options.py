@@ -34,7 +34,7 @@ def test_the_model_is_on_the_server_of_the_other_one_unless_another_is_named(sta
     assert result.exit_code == 0, result.output
     spec = started["summaries"]
     assert ([each.server.url for each in spec.servers], spec.name) == (servers, model)
-    assert (spec.options, spec.most_requests, spec.decode_processes) == (SummaryOptions(retry_failed=True), 3, 0)
+    assert (spec.options, spec.requests_in_flight, spec.decode_processes) == (SummaryOptions(retry_failed=True), 3, 0)
 
 
 def test_no_summaries_are_made_without_the_option(started):

@@ -61,7 +61,7 @@ def load(kind: str, weights: str, *, compiled: bool = True, **settings: Any) -> 
         "speech": (SpeechHandler(), SpeechSettings),
     }[kind]
     settings = {"device_batch": 4, "compile": compiled, **settings}
-    model: LoadedModel = handler.load_model(make(weights, **settings), CPU, 1, 60)
+    model: LoadedModel = handler.load_model(make(weights, **settings), CPU, 60)
     if compiled:
         model.batches.warm_up(model.example)
     return model
