@@ -374,7 +374,7 @@ def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) 
         info = HfApi().model_info(name, revision=revision)
         files, parameters = (
             {file.rfilename for file in info.siblings or ()},
-            info.safetensors and info.safetensors.total,
+            getattr(info.safetensors, "total", None),
         )
         if not files & {_SINGLE, _INDEX}:
             raise _no_safetensors(name)

@@ -113,7 +113,7 @@ def _gpu_workers(gpus: str, devices: str | None, workers_per_gpu: str) -> GpuWor
         raise UsageError("--gpus says how many GPUs and --devices says which; expected one of them, got both")
     if devices is None:
         count = _number_or_auto(gpus, "--gpus")
-        return GpuWorkers(count and tuple(range(count)), per_gpu)
+        return GpuWorkers(None if count is None else tuple(range(count)), per_gpu)
     try:
         return GpuWorkers(tuple(map(int, devices.split(","))), per_gpu)
     except ValueError:

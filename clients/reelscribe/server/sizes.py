@@ -196,8 +196,8 @@ def _why_no_second_worker(
     What a worker takes follows from what the archive says of its model, and not from what models take once they are
     loaded: then, requests that take more may have come already, and a restart would choose something else each time.
     """
-    free = min(_ask_nvidia_smi(environment, "-i", ",".join(map(str, visible)), "--query-gpu=memory.free"), default=0)
-    if not free:
+    memory = _ask_nvidia_smi(environment, "-i", ",".join(map(str, visible)), "--query-gpu=memory.free")
+    if not memory:
         return "nvidia-smi does not say how much of their memory is free"
     on_each, in_all = 0, 0
     for model in models:
@@ -213,7 +213,10 @@ def _why_no_second_worker(
         workers, devices = entries[model.name][model.version]["minWorkers"], yaml.get("deviceIds")
         on_each += worker * math.ceil(workers / len(devices if isinstance(devices, list) and devices else visible))
         in_all += worker * workers
-    for took, there, whose in ((on_each, free << 20, "is free on each GPU"), (in_all, _memory(), "the machine has")):
+    for took, there, whose in (
+        (on_each, min(memory) << 20, "is free on each GPU"),
+        (in_all, _memory(), "the machine has"),
+    ):
         if took > there * MODELS_SHARE:
             return (
                 f"with a second one, models would take {took / 1e9:.1f} GB, more than half of the {there / 1e9:.1f} GB"
