@@ -369,13 +369,12 @@ def _check_state_dict(path: Path) -> None:
 
 def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     """Find weights on the hub, or in its cache on this machine if the hub cannot be reached."""
-    hub_error, parameters = None, None
+    hub_error: Exception | None = None
+    parameters: int | None = None
     try:
         info = HfApi().model_info(name, revision=revision)
-        files, parameters = (
-            {file.rfilename for file in info.siblings or ()},
-            getattr(info.safetensors, "total", None),
-        )
+        files = {file.rfilename for file in info.siblings or ()}
+        parameters = getattr(info.safetensors, "total", None)
         if not files & {_SINGLE, _INDEX}:
             raise _no_safetensors(name)
     except _HUB_ERRORS as error:
