@@ -27,6 +27,8 @@ from transcripts.speech_model import SpeechSettings
 
 ROOT = Path(__file__).parents[2]
 HANDLERS = ROOT / "handlers"
+PARAMETERS = 1_012_672
+"""Of the demo's captioner."""
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_an_archive_holds_the_handler_and_its_settings(tmp_path, demo_model):
     assert {"caption_handler.py", *map(str, imported_files(HANDLERS / "caption_handler.py", HANDLERS))} == code_in(path)
     template = yaml.safe_load((HANDLERS / "caption.yaml").read_text())
     template["handler"]["model"] = str(Path(demo_model).resolve())
-    assert settings_of(path) == template
+    assert settings_of(path) == {**template, "parameters": PARAMETERS}
 
 
 IMPORT_ALL = """
@@ -117,6 +119,7 @@ def test_a_handler_can_be_imported_from_its_archive_alone(tmp_path, demo_model, 
     ("options", "workers", "devices"),
     [
         (["--gpus", "4"], 4, [0, 1, 2, 3]),
+        (["--gpus", "2", "--workers-per-gpu", "auto"], 2, [0, 1]),
         (["--gpus", "2", "--workers-per-gpu", "3"], 6, [0, 1]),
         (["--devices", "3,1", "--workers-per-gpu", "2"], 4, [3, 1]),
     ],
@@ -130,7 +133,9 @@ def test_workers_are_given_to_gpus(monkeypatch, tmp_path, demo_model, options, w
 
 
 @pytest.mark.parametrize(
-    ("options", "per_gpu"), [([], None), (["--gpus", "auto"], None), (["--workers-per-gpu", "2"], 2)]
+    ("options", "per_gpu"),
+    [([], None), (["--gpus", "auto", "--workers-per-gpu", "auto"], None)]
+    + [(["--workers-per-gpu", str(count)], count) for count in (1, 2)],
 )
 def test_an_archive_that_names_no_gpus_says_nothing_of_the_machine(monkeypatch, tmp_path, demo_model, options, per_gpu):
     result = run(monkeypatch, "clips", "--weights", demo_model, "--model-store", str(tmp_path), *options)
@@ -319,8 +324,10 @@ def test_without_the_hub_its_cache_tells_the_commit(tmp_path, repository):
         first = archive_from(hub.url, tmp_path, "online", "--weights", NAME, "--revision", "tuned")
     second = archive_from(hub.url, tmp_path, "offline", "--weights", NAME, "--revision", "tuned")
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert settings_of(tmp_path / "offline.mar") == settings_of(tmp_path / "online.mar")
-    assert settings_of(tmp_path / "online.mar")["handler"]["revision"] == BRANCHES["tuned"]
+    online, offline = (settings_of(tmp_path / f"{name}.mar") for name in ("online", "offline"))
+    assert (online.pop("parameters"), offline.pop("parameters")) == (PARAMETERS, None)  # which the hub tells
+    assert online == offline
+    assert online["handler"]["revision"] == BRANCHES["tuned"]
     assert [path.name for path in tmp_path.glob("cache/*/blobs/*")] != []
     assert not list(tmp_path.glob("cache/*/snapshots/*/*.safetensors"))  # nothing was downloaded but what was looked at
 
@@ -456,6 +463,7 @@ def test_what_cannot_be_served_is_not_built(tmp_path, monkeypatch, kind, weights
         (["x", "--stages", "2", "--workers-per-gpu", "2"], "workers per GPU: expected 1 with 2 stages, got 2"),
         (["x", "--gpus", "0"], "--gpus: expected auto, or a number of 1 or more, got '0'"),
         (["x", "--gpus", "all"], "--gpus: expected auto, or a number of 1 or more, got 'all'"),
+        (["x", "--workers-per-gpu", "0"], "--workers-per-gpu: expected auto, or a number of 1 or more, got '0'"),
     ],
 )
 def test_wrong_options_say_what_is_expected(monkeypatch, tmp_path, demo_model, options, reason):

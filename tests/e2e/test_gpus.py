@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-import re
+import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -13,8 +14,11 @@ from typer.testing import CliRunner
 
 from reelscribe import wire
 from reelscribe.cli import app
+from reelscribe.server import launcher, sizes
+from reelscribe.server.start_options import StartOptions
+from reelscribe.server.state import state_of
 from servers.emulated import HANDLER, Emulated, serve_all_emulated
-from servers.torchserve import CONFIG, Serving, handler_modules, pack_handler
+from servers.torchserve import CONFIG, Serving, handler_modules, pack_handler, serve
 from support.servers import quick_java
 
 GPUS = 4
@@ -69,8 +73,30 @@ def test_a_model_that_is_registered_gets_the_same(serving):
 def test_gpus_that_no_model_uses_are_named_until_they_are_used(serving):
     assert "no model uses" not in models(serving, "list")
     models(serving, "scale", "auto", "2")
-    listed = models(serving, "list")  # TorchServe decides which GPUs had the first turns
-    assert re.search(r"no model uses GPUs \d, \d: build its archive without --gpus", listed)
+    assert "no model uses GPUs 0, 3: `reelscribe models scale MODEL" in models(serving, "list")
     assert json.loads(models(serving, "describe", "auto", "--json"))["handler"]["workers"] == 2
     models(serving, "scale", "auto", "4")
     assert "no model uses" not in models(serving, "describe", "auto")
+
+
+SMI = """#!/bin/sh
+if test -e "$0-server/tmp"; then printf '9000\\n9000\\n'; else printf '81000\\n81000\\n'; fi
+"""
+"""An nvidia-smi that tells the free memory of two GPUs, most of which the server takes while it runs."""
+
+
+def test_a_gpu_with_room_has_a_second_worker_also_after_a_restart(tmp_path: Path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI)
+    program.chmod(0o700)
+    program.with_name("nvidia-smi-server").symlink_to("instance")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    settings = {"parameters": 3_744_761_856, "handler": AUTO.settings()["handler"]}
+    pack_handler(HANDLER, "auto", tmp_path / "store", settings=settings, modules=handler_modules())
+    monkeypatch.setattr(sizes, "_memory", lambda: 2**39)
+    with serve(tmp_path, "auto", CONFIG, **quick_java()) as serving:
+        launcher.restart(serving.instance, StartOptions.load(serving.instance.options))
+        workers = json.loads(models(serving, "describe", "auto", "--json"))["workers"]
+        assert sorted(worker["gpu"] for worker in workers) == [0, 0, 1, 1]
+        assert (state_of(serving.instance).state, state_of(serving.instance).models[0].error) == ("ready", None)

@@ -11,8 +11,8 @@ from reelscribe.archive.model_store import StoredModel
 from reelscribe.errors import StartupError
 from reelscribe.management.model_version import ModelVersion
 from reelscribe.server import sizes
-from reelscribe.server.config_properties import read_properties
-from reelscribe.server.sizes import complete_sizes, describe_sizes, idle_gpus, visible_gpus
+from reelscribe.server.config_properties import Settings, read_properties
+from reelscribe.server.sizes import complete_sizes, idle_gpus, visible_gpus
 
 CONFIG = read_properties((Path(__file__).parents[2] / "config.properties").read_text())
 CPU = {"PATH": ""}
@@ -28,10 +28,13 @@ def stored(name: str = "blip2", version: str = "1.0", **yaml: object) -> StoredM
     return StoredModel(name, version, Path(f"{name}.mar"), {"handler": {"max_frames": 512}, **yaml})
 
 
+def completed(settings: Settings, models: list[StoredModel], environment: dict[str, str]) -> Settings:
+    return complete_sizes(settings, models, environment)[0]
+
+
 def chosen(model: StoredModel, environment: dict[str, str], **settings: str) -> tuple[int, int]:
     """The workers of a model, and the requests that a call of one takes."""
-    completed = complete_sizes(settings, [model], environment)
-    entry = json.loads(completed["models"])[model.name][model.version]
+    entry = json.loads(completed(settings, [model], environment)["models"])[model.name][model.version]
     assert entry["minWorkers"] == entry["maxWorkers"]
     return entry["minWorkers"], entry["batchSize"]
 
@@ -43,15 +46,15 @@ def large_machine(monkeypatch):
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_each_gpu_has_a_worker_and_the_queue_holds_two_calls_of_each(gpus):
-    completed = complete_sizes(CONFIG, [stored()], emulated(gpus))
+    settings = completed(CONFIG, [stored()], emulated(gpus))
     assert chosen(stored(), emulated(gpus)) == (gpus, 16)
-    assert (completed["number_of_gpu"], completed["job_queue_size"]) == (str(gpus), str(2 * 16 * gpus))
+    assert (settings["number_of_gpu"], settings["job_queue_size"]) == (str(gpus), str(2 * 16 * gpus))
 
 
 def test_a_machine_without_gpus_has_one_worker_and_joins_nothing():
     assert chosen(stored(), CPU) == (1, 1)
-    completed = complete_sizes(CONFIG, [stored()], CPU)
-    assert (completed["number_of_gpu"], completed["job_queue_size"]) == ("0", "16")
+    settings = completed(CONFIG, [stored()], CPU)
+    assert (settings["number_of_gpu"], settings["job_queue_size"]) == ("0", "16")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +103,10 @@ def test_what_the_user_wrote_comes_first(yaml, settings, expected):
 def test_settings_of_the_user_remain():
     own = {"job_queue_size": "7", "number_of_netty_threads": "9", "vmargs": "-Xmx1g -XX:-UsePerfData"}
     own["models"] = '{"blip2": {"1.0": {"responseTimeout": 5}}, "other": {"1.0": {"batchSize": 2}}}'
-    completed = complete_sizes(own, [stored()], emulated(2))
-    assert (completed["job_queue_size"], completed["number_of_netty_threads"]) == ("7", "9")
-    assert completed["vmargs"].startswith("-Xmx1g -XX:-UsePerfData -XX:MaxDirectMemorySize=")
-    models = json.loads(completed["models"])
+    settings = completed(own, [stored()], emulated(2))
+    assert (settings["job_queue_size"], settings["number_of_netty_threads"]) == ("7", "9")
+    assert settings["vmargs"].startswith("-Xmx1g -XX:-UsePerfData -XX:MaxDirectMemorySize=")
+    models = json.loads(settings["models"])
     assert (models["blip2"]["1.0"]["responseTimeout"], models["other"]) == (5, {"1.0": {"batchSize": 2}})
 
 
@@ -120,31 +123,31 @@ def test_two_stages_get_pairs_of_gpus():
 
 
 def test_java_has_room_for_a_full_queue_and_for_what_workers_compute():
-    one, eight = (complete_sizes(CONFIG, [stored()], emulated(gpus))["vmargs"] for gpus in (1, 8))
+    one, eight = (completed(CONFIG, [stored()], emulated(gpus))["vmargs"] for gpus in (1, 8))
     assert one == "-XX:-UsePerfData -Xmx3366m -XX:MaxDirectMemorySize=4366m"
     assert eight == "-XX:-UsePerfData -Xmx5929m -XX:MaxDirectMemorySize=6929m"
-    both = complete_sizes(CONFIG, [stored(), stored("whisper", handler={"max_chunks": 64})], emulated(8))["vmargs"]
+    both = completed(CONFIG, [stored(), stored("whisper", handler={"max_chunks": 64})], emulated(8))["vmargs"]
     assert both == "-XX:-UsePerfData -Xmx8371m -XX:MaxDirectMemorySize=8394m"
 
 
-def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch, caplog):
+def test_java_takes_half_of_a_small_machine_and_says_so(monkeypatch):
     monkeypatch.setattr(sizes, "_memory", lambda: 8 * GIB)
-    arguments = complete_sizes(CONFIG, [stored()], emulated(8))["vmargs"]
-    heap, direct = map(int, re.findall(r"(\d+)m", arguments))
+    settings, _, warnings = complete_sizes(CONFIG, [stored()], emulated(8))
+    heap, direct = map(int, re.findall(r"(\d+)m", settings["vmargs"]))
     assert 4 * 1024 - 2 <= heap + direct <= 4 * 1024
-    assert "Java should have 6.1 GB for requests to these models, and gets 4.3, half of the machine's" in caplog.text
-    caplog.clear()
+    assert "Java should have 6.1 GB for requests to these models, and gets 4.3, half of the machine's" in warnings[-1]
     own = {"vmargs": "-Xmx6g -XX:MaxDirectMemorySize=7g"}
-    assert complete_sizes(own, [stored()], emulated(8))["vmargs"] == own["vmargs"]
-    assert caplog.text == ""
+    settings, _, warnings = complete_sizes(own, [stored()], emulated(8))
+    assert (settings["vmargs"], warnings) == (own["vmargs"], [])
 
 
 @pytest.mark.parametrize("gib", [8, 12])
-def test_a_small_machine_whose_requests_fit_is_not_warned(monkeypatch, caplog, gib):
+def test_a_small_machine_whose_requests_fit_is_not_warned(monkeypatch, gib):
     monkeypatch.setattr(sizes, "_memory", lambda: gib * GIB)
-    heap, direct = map(int, re.findall(r"(\d+)m", complete_sizes(CONFIG, [stored()], CPU)["vmargs"]))
+    settings, _, warnings = complete_sizes(CONFIG, [stored()], CPU)
+    heap, direct = map(int, re.findall(r"(\d+)m", settings["vmargs"]))
     assert gib * 512 - 2 <= heap + direct <= gib * 512
-    assert caplog.text == ""
+    assert warnings == []
 
 
 @pytest.mark.parametrize(
@@ -153,28 +156,26 @@ def test_a_small_machine_whose_requests_fit_is_not_warned(monkeypatch, caplog, g
 )
 def test_java_gets_half_of_the_memory_that_the_user_leaves(monkeypatch, given, rest):
     monkeypatch.setattr(sizes, "_memory", lambda: 8 * GIB)
-    arguments = complete_sizes({**CONFIG, "vmargs": given}, [stored()], emulated(1))["vmargs"]
+    arguments = completed({**CONFIG, "vmargs": given}, [stored()], emulated(1))["vmargs"]
     assert arguments.startswith(f"{given} -X")
     assert arguments.endswith((f"-Xmx{rest}m", f"-XX:MaxDirectMemorySize={rest}m"))
 
 
-def test_a_queue_that_holds_less_than_a_call_of_each_worker_is_said(caplog):
-    for queue, messages in (("16", 1), ("128", 0)):
-        caplog.clear()
-        assert complete_sizes({"job_queue_size": queue}, [stored()], emulated(8))["job_queue_size"] == queue
-        assert len(caplog.messages) == messages, queue
-        assert all(line.startswith("job_queue_size=16: expected at least 128") for line in caplog.messages)
+def test_a_queue_that_holds_less_than_a_call_of_each_worker_is_said():
+    for queue, count in (("16", 1), ("128", 0)):
+        settings, _, warnings = complete_sizes({"job_queue_size": queue}, [stored()], emulated(8))
+        assert (settings["job_queue_size"], len(warnings)) == (queue, count)
+        assert all(line.startswith("job_queue_size=16: expected at least 128") for line in warnings)
 
 
-def test_an_archive_that_joins_more_than_a_call_takes_is_said(caplog):
+def test_an_archive_that_joins_more_than_a_call_takes_is_said():
     """So did those of the versions before."""
-    old = stored(batchSize=128)
-    completed = complete_sizes(CONFIG, [old], emulated(8))
-    assert "blip2 1.0: its archive joins 128 requests for a call, which takes 16 of our largest" in caplog.text
-    assert describe_sizes(completed, [old]) == describe_sizes(complete_sizes(CONFIG, [stored()], emulated(8)), [old])
-    caplog.clear()
+    settings, lines, (warning,) = complete_sizes(CONFIG, [stored(batchSize=128)], emulated(8))
+    assert warning.startswith("blip2 1.0: its archive joins 128 requests for a call, which takes 16 of our largest")
+    assert (settings, lines) == complete_sizes(CONFIG, [stored()], emulated(8))[:2]
     unlimited = stored(batchSize=128, handler={})
-    assert (chosen(unlimited, emulated(8)), caplog.text) == ((8, 128), "")
+    assert chosen(unlimited, emulated(8)) == (8, 128)
+    assert complete_sizes(CONFIG, [unlimited], emulated(8))[2] == []
 
 
 def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
@@ -186,16 +187,15 @@ def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
         assert (sizes._memory() == 2**20) is expected
 
 
-def test_what_was_chosen_is_said_in_two_lines():
+def test_what_was_chosen_is_said_and_why():
     models = [stored(), stored("whisper", handler={"max_chunks": 64})]
-    assert describe_sizes(complete_sizes(CONFIG, models, emulated(2)), models) == [
+    assert complete_sizes(CONFIG, models, emulated(2))[1] == [
         "2 GPUs: blip2 1.0 has 2 workers, and a call takes 16 requests; whisper 1.0 has 2 workers, and a call takes 8"
         " requests",
+        "no GPU has a second worker: nvidia-smi does not say how much of their memory is free",
         "room for 64 waiting requests of each model; Java gets -Xmx4342m -XX:MaxDirectMemorySize=5098m and 4 threads",
     ]
-    assert describe_sizes(complete_sizes(CONFIG, models[:1], CPU), models[:1])[0] == (
-        "no GPU: blip2 1.0 has 1 worker, and a call takes 1 request"
-    )
+    assert complete_sizes(CONFIG, models[:1], CPU)[1][0] == "no GPU: blip2 1.0 has 1 worker, and a call takes 1 request"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_was_chosen_is_said_in_two_lines():
 )
 def test_a_setting_that_torchserve_could_not_read_is_named(settings, reason):
     with pytest.raises(StartupError) as error:
-        complete_sizes({**CONFIG, **settings}, [stored()], CPU)
+        completed({**CONFIG, **settings}, [stored()], CPU)
     assert str(error.value).startswith(reason)
 
 
@@ -219,6 +219,71 @@ def smi(folder: Path, script: str) -> dict[str, str]:
     (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "nvidia-smi").chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def with_memory(folder: Path, *free_mib: object) -> dict[str, str]:
+    """The environment in which so many GPUs have so much free memory."""
+    answers = "\\n".join(map(str, free_mib))
+    return {**emulated(len(free_mib)), **smi(folder, f"printf '{answers}\\n'")}
+
+
+BLIP2 = {"parameters": 3_744_761_856}
+"""9.5 GB for each worker: 7.5 of weights, and 2."""
+
+
+@pytest.mark.parametrize(
+    ("yaml", "free_mib", "workers", "reason"),
+    [
+        (BLIP2, (81_000, 81_000), 4, "each GPU has a second worker, as it has room: one computes while"),
+        (
+            BLIP2,
+            (81_000, 30_000),
+            2,
+            "models would take 19.0 GB, more than half of the 31.5 GB that is free on each GPU",
+        ),
+        (BLIP2, ("[N/A]", "[N/A]"), 2, "nvidia-smi does not say how much of their memory is free"),
+        ({}, (81_000, 81_000), 2, "how much memory blip2 1.0 takes is not known, as its archive does not say it"),
+        (
+            {**BLIP2, "handler": {"dtype": "float32"}},
+            (64_000,),
+            1,
+            "models would take 34.0 GB, more than half of the 67.1 GB",
+        ),
+        ({**BLIP2, "handler": {"compile": True}}, (81_000,), 1, "is not known, as its steps are compiled; if a GPU"),
+        ({**BLIP2, "handler": {"stages": 2}}, (81_000, 81_000), 1, None),
+        ({**BLIP2, "workersPerGpu": 1}, (81_000, 81_000), 2, None),
+        ({**BLIP2, "workersPerGpu": 3}, (8_000, 8_000), 6, None),
+        ({**BLIP2, "minWorkers": 1, "maxWorkers": 1}, (81_000, 81_000), 1, None),
+        ({**BLIP2, "deviceType": "cpu"}, (81_000, 81_000), 1, None),
+    ],
+)
+def test_a_gpu_gets_a_second_worker_where_memory_has_room(tmp_path, yaml, free_mib, workers, reason):
+    model, environment = stored(**yaml), with_memory(tmp_path, *free_mib)
+    assert chosen(model, environment)[0] == workers
+    lines = [line for line in complete_sizes({}, [model], environment)[1] if "second worker" in line]
+    assert ([reason in line for line in lines] == [True]) if reason else (lines == [])
+
+
+def test_all_models_must_have_room_and_so_must_the_machine(tmp_path, monkeypatch):
+    captioner, environment = stored(**BLIP2), with_memory(tmp_path, 45_000)
+    others = [
+        stored("whisper", parameters=808_878_080),
+        stored("fixed", **BLIP2, minWorkers=1, maxWorkers=1, deviceIds=[0]),
+    ]
+    entries = [json.loads(completed({}, [captioner, other], environment)["models"]) for other in others]
+    assert [entry["blip2"]["1.0"]["minWorkers"] for entry in entries] == [1, 1]
+    assert chosen(captioner, environment)[0] == 2
+    monkeypatch.setattr(sizes, "_memory", lambda: 32 * GIB)
+    assert (
+        "19.0 GB, more than half of the 34.4 GB that the machine has"
+        in complete_sizes({}, [captioner], environment)[1][1]
+    )
+
+
+def test_a_queue_and_java_have_room_for_second_workers(tmp_path):
+    settings = completed(CONFIG, [stored(**BLIP2)], with_memory(tmp_path, *[81_000] * 4))
+    one_each = completed(CONFIG, [stored()], emulated(8))
+    assert {**settings, "models": "", "number_of_gpu": ""} == {**one_each, "models": "", "number_of_gpu": ""}
 
 
 def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,8 +30,11 @@ class _Answers(BaseHTTPRequestHandler):
         if path == f"api/models/{NAME}" or path.startswith(f"api/models/{NAME}/revision/"):
             revision = path.removeprefix(f"api/models/{NAME}").removeprefix("/revision/") or "main"
             if commit := BRANCHES.get(revision) or (revision in BRANCHES.values() and revision):
-                files = [{"rfilename": name} for name in self.server.files]
-                self._answer(json.dumps({"id": NAME, "sha": commit, "siblings": files}).encode())
+                model = {"id": NAME, "sha": commit, "siblings": [{"rfilename": name} for name in self.server.files]}
+                if weights := self.server.files.get("model.safetensors"):
+                    count = weights_count(weights)
+                    model["safetensors"] = {"parameters": {"F32": count}, "total": count}
+                self._answer(json.dumps(model).encode())
             else:
                 self._answer(b"{}", status=404, headers={"X-Error-Code": "RevisionNotFound"})
         elif path.startswith(f"api/models/{NAME}/tree/"):
@@ -59,6 +63,12 @@ class _Answers(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing to the terminal."""
+
+
+def weights_count(safetensors: bytes) -> int:
+    """The number of parameters in a file, as a hub counts them."""
+    header = json.loads(safetensors[8 : 8 + int.from_bytes(safetensors[:8], "little")])
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def _digest(data: bytes) -> str:

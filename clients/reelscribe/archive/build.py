@@ -8,6 +8,7 @@ on the server: see `_check_files` and `_find_on_hub`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -52,6 +53,8 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _OLD_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of what torch saved before 2020, such as the weights of Resemblyzer: a number, pickled."""
+_FLOAT32 = 4
+"""Bytes of a parameter in a state dict."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
 _NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
@@ -68,14 +71,14 @@ class GpuWorkers:
 
     devices: tuple[int, ...] | None = None
     """The numbers of the GPUs, from 0, each once; None for all that the server sees when it starts."""
-    per_gpu: int = 1
-    """Number of workers on each GPU."""
+    per_gpu: int | None = None
+    """Number of workers on each GPU; None leaves it to the server's start, and is 1 if there are `devices`."""
 
     def __post_init__(self) -> None:
         numbers = (0,) if self.devices is None else self.devices
         if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
             raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(numbers)}")
-        if self.per_gpu < 1:
+        if self.per_gpu is not None and self.per_gpu < 1:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
 
     def settings(self, stages: int) -> dict[str, Any]:
@@ -89,14 +92,14 @@ class GpuWorkers:
         Raises:
             UsageError: TorchServe would not run as many workers.
         """
-        if stages > 1 and self.per_gpu > 1:
+        if stages > 1 and (self.per_gpu or 1) > 1:
             raise UsageError(
                 f"workers per GPU: expected 1 with {stages} stages, got {self.per_gpu}: TorchServe runs one worker on"
                 " each pair of GPUs"
             )
         if self.devices is None:
-            return {"workersPerGpu": self.per_gpu} if self.per_gpu > 1 else {}
-        workers = len(self.devices) // stages * self.per_gpu
+            return {"workersPerGpu": self.per_gpu} if self.per_gpu else {}
+        workers = len(self.devices) // stages * (self.per_gpu or 1)
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
 
@@ -112,6 +115,8 @@ class _Weights:
     """The files to bundle, all in one folder; empty for weights on the hub that need not be downloaded."""
     architecture: str | None = None
     """The model's class; None if only the hub knows it and cannot be reached."""
+    parameters: int | None = None
+    """The number of its parameters; None if only the hub knows it and cannot be reached, or does not say it."""
 
     @property
     def folder(self) -> Path:
@@ -188,6 +193,7 @@ def build(
     if stages == 2:
         _check_two_stages(found, kind, weights)
         settings |= _TWO_PROCESSES
+    settings["parameters"] = found.parameters
     settings["handler"].update(
         model=found.model,
         revision=found.revision,
@@ -342,7 +348,7 @@ def _find_state_dict(path: Path, revision: str | None, kind: str) -> _Weights:
             f" its folder, or that folder, got {path}, and in {folder} {got}; put it into a folder of its own"
         )
     _check_state_dict(found[0])
-    return _Weights(str(folder.resolve()), None, (found[0],))
+    return _Weights(str(folder.resolve()), None, (found[0],), parameters=found[0].stat().st_size // _FLOAT32)
 
 
 def _check_state_dict(path: Path) -> None:
@@ -364,8 +370,11 @@ def _check_state_dict(path: Path) -> None:
 def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     """Find weights on the hub, or in its cache on this machine if the hub cannot be reached."""
     hub_error: Exception | None = None
+    parameters: int | None = None
     try:
-        files = {file.rfilename for file in HfApi().model_info(name, revision=revision).siblings or ()}
+        info = HfApi().model_info(name, revision=revision)
+        files = {file.rfilename for file in info.siblings or ()}
+        parameters = getattr(info.safetensors, "total", None)
         if not files & {_SINGLE, _INDEX}:
             raise _no_safetensors(name)
     except _HUB_ERRORS as error:
@@ -392,28 +401,29 @@ def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) 
         ) from None
     if download:
         return _Weights(name, snapshot.name, *_check_files(snapshot, name, kind))
-    return _Weights(name, snapshot.name, (), _architecture(snapshot / "config.json", name, kind))
+    return _Weights(name, snapshot.name, (), _architecture(snapshot / "config.json", name, kind), parameters)
 
 
-def _check_files(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
+def _check_files(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str, int]:
     """Find the files that transformers would load from a directory, and check that the weights can be opened.
 
     Returns:
-        The files, weights first, then configuration and tokenizer files; and the model's class.
+        The files, weights first, then configuration and tokenizer files; the model's class; and the number of its
+        parameters.
     """
-    shards = _shards(directory, weights)
+    shards, parameters = _shards(directory, weights), 0
     for path in shards:
         try:
             os.close(regular_file(path, os.O_RDONLY))  # `safe_open` would wait for the other end of a pipe
-            with safe_open(path, framework="numpy"):
-                pass
+            with safe_open(path, framework="numpy") as tensors:
+                parameters += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.offset_keys())
         except (OSError, SafetensorError) as error:
             raise UsageError(
                 f"weights: {path} is missing, damaged or cut short ({error}); copy or download it again"
             ) from None
     architecture = _architecture(directory / "config.json", weights, kind)
     beside = sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file())
-    return (*shards, *beside), architecture
+    return (*shards, *beside), architecture, parameters
 
 
 def _shards(directory: Path, weights: str) -> list[Path]:

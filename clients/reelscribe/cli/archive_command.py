@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reelscribe.archive.build import GpuWorkers
 
 _AUTO = "auto"
-"""The GPUs that the server sees when it starts."""
+"""The start of the server decides, by the GPUs that it sees and their memory."""
 
 _WEIGHTS_HELP = (
     "Model name on the hub, or a directory with safetensors and processor files; for shots, a file of TransNetV2 (.pth,"
@@ -40,6 +40,8 @@ _DEVICES_HELP = (
 )
 _PER_GPU_HELP = (
     "Number of workers on each GPU; with --stages 2 only 1. The memory of a GPU must hold the model that many times."
+    " auto: 2 if all models then take at most half of each GPU's free memory and of the machine's, and otherwise 1, as"
+    " with --gpus N, --devices or --compile."
 )
 _STAGES_HELP = (
     "Number of processes that each worker is split over. 2 is for a BLIP-2, Whisper or Qwen3-VL that does not fit one"
@@ -72,7 +74,7 @@ def archive(
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
     gpus: Annotated[str, typer.Option(metavar="auto|N", help=_GPUS_HELP)] = _AUTO,
     devices: Annotated[str | None, typer.Option(metavar="GPU,...", help=_DEVICES_HELP)] = None,
-    workers_per_gpu: Annotated[int, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = 1,
+    workers_per_gpu: Annotated[str, typer.Option(metavar="auto|N", help=_PER_GPU_HELP)] = _AUTO,
     stages: Annotated[int, typer.Option(min=1, max=2, metavar="N", help=_STAGES_HELP)] = 1,
     engine: Annotated[str | None, typer.Option(metavar="NAME", help=_ENGINE_HELP)] = None,
     dtype: Annotated[str | None, typer.Option(metavar="NAME", help=_DTYPE_HELP)] = None,
@@ -103,18 +105,25 @@ def archive(
         typer.echo(f"built {built}")
 
 
-def _gpu_workers(gpus: str, devices: str | None, per_gpu: int) -> GpuWorkers:
+def _gpu_workers(gpus: str, devices: str | None, workers_per_gpu: str) -> GpuWorkers:
     from reelscribe.archive.build import GpuWorkers
 
+    per_gpu = _number_or_auto(workers_per_gpu, "--workers-per-gpu")
     if gpus != _AUTO and devices is not None:
         raise UsageError("--gpus says how many GPUs and --devices says which; expected one of them, got both")
-    if gpus == _AUTO and devices is None:
-        return GpuWorkers(per_gpu=per_gpu)
     if devices is None:
-        if not (gpus.isascii() and gpus.isdigit() and int(gpus)):
-            raise UsageError(f"--gpus: expected auto, or a number of 1 or more, got {gpus!r}")
-        return GpuWorkers(tuple(range(int(gpus))), per_gpu)
+        count = _number_or_auto(gpus, "--gpus")
+        return GpuWorkers(None if count is None else tuple(range(count)), per_gpu)
     try:
         return GpuWorkers(tuple(map(int, devices.split(","))), per_gpu)
     except ValueError:
         raise UsageError(f"--devices: expected numbers of GPUs, separated by commas, got {devices!r}") from None
+
+
+def _number_or_auto(value: str, option: str) -> int | None:
+    """Return the number that an option has; None for auto."""
+    if value == _AUTO:
+        return None
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise UsageError(f"{option}: expected auto, or a number of 1 or more, got {value!r}")
+    return int(value)

@@ -165,7 +165,7 @@ class Instance:
         return list(filter(belongs, psutil.process_iter()))
 
     def runs(self) -> bool:
-        """Return whether a server runs there or is being launched. Workers whose server was killed are none: they end."""
+        """Return whether a server runs there or is being launched. What workers a killed one left is none: they end."""
         return not all(map(_is_worker, self.processes()))
 
 

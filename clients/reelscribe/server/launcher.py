@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -41,7 +41,7 @@ from reelscribe.server.config_properties import (
 )
 from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, end_processes, locked
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.sizes import complete_sizes, describe_sizes, idle_gpus
+from reelscribe.server.sizes import complete_sizes, idle_gpus
 from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
 
@@ -159,6 +159,7 @@ def restart(instance: Instance, options: StartOptions) -> None:
         ServerError: A process of the running server cannot be ended.
     """
     checked = _check_start(options)
+    complete_sizes(checked.settings, checked.models, checked.environment)  # raises what must stop no running server
     with locked(instance):
         _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
         check_ports(checked.settings, options.config)
@@ -220,6 +221,7 @@ class _CheckedStart:
 
     options: StartOptions
     settings: Settings
+    """Without what depends on the GPUs, whose memory an earlier server may still take."""
     models: list[StoredModel]
     identity: tls.Identity | None
     environment: dict[str, str]
@@ -232,7 +234,6 @@ def _check_start(options: StartOptions, environment: Mapping[str, str] = os.envi
     # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
     passed = server_environment(environment, options.pass_environment)
-    settings = complete_sizes(settings, models, passed)
     return _CheckedStart(options, settings, models, _read_identity(options), passed)
 
 
@@ -287,11 +288,15 @@ def _refuse_second(instance: Instance) -> None:
 
 
 def _start(instance: Instance, checked: _CheckedStart) -> None:
+    settings, lines, warnings = complete_sizes(checked.settings, checked.models, checked.environment)
+    checked = replace(checked, settings=settings)
     _prepare(instance, checked)
     try:
         _log.info("starting TorchServe, log in %s", instance.logs)
-        for line in describe_sizes(checked.settings, checked.models):
+        for line in lines:
             _log.info(line)
+        for warning in warnings:
+            _log.warning(warning)
         _launch(instance, checked)
         asyncio.run(_wait_until_ready(instance, checked))
     except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -38,6 +39,12 @@ _ROOM = {"-Xmx": 1.2, "-XX:MaxDirectMemorySize=": 1.6}
 JAVA_SHARE = 0.5
 """Fraction of the machine's memory that Java may take, or of what is left of it if `vmargs` gives Java some. Workers
 need the rest, while they load weights above all."""
+
+WORKER_BYTES = 2 * 10**9
+"""What a worker takes besides its weights, of its GPU and of the machine's memory: mostly libraries."""
+
+MODELS_SHARE = 0.5
+"""Fraction of a GPU's free memory that models may take where it gets a second worker. Calls need the rest."""
 
 SMI_SECONDS = 60
 """Timeout of nvidia-smi, in seconds: it wakes up the GPUs."""
@@ -76,30 +83,44 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _listed_gpus(environment: Mapping[str, str]) -> tuple[int, ...]:
-    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    done = _ask_nvidia_smi(environment, "--query-gpu=index")
+    if done is None:  # there is no such program
+        return ()
+    numbers = _numbers(done)
+    if not numbers:
+        said = f"{done.stdout}\n{done.stderr}".strip().partition("\n")[0] or f"status {done.returncode}"
+        _log.warning("nvidia-smi lists no GPU, so models run on the CPU: %s", said)
+    return numbers
+
+
+def _ask_nvidia_smi(environment: Mapping[str, str], *query: str) -> subprocess.CompletedProcess[str] | None:
+    command = ["nvidia-smi", *query, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SMI_SECONDS, check=False
         )
-    except OSError:  # there is no such program
-        return ()
+    except OSError:
+        return None
     except subprocess.TimeoutExpired:
         raise StartupError(f"nvidia-smi: expected an answer within {SMI_SECONDS} s, got none; is a GPU lost?") from None
+
+
+def _numbers(done: subprocess.CompletedProcess[str] | None) -> tuple[int, ...]:
+    """Return the number for each GPU in an answer of nvidia-smi; none if it has other words."""
     with suppress(ValueError):
-        if done.returncode == 0:
+        if done is not None and done.returncode == 0:
             return tuple(map(int, done.stdout.split()))
-    said = f"{done.stdout}\n{done.stderr}".strip().partition("\n")[0] or f"status {done.returncode}"
-    _log.warning("nvidia-smi lists no GPU, so models run on the CPU: %s", said)
     return ()
 
 
-def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, Any]:
+def model_sizes(model: StoredModel, gpus: int, settings: Settings, per_gpu: int = 1) -> dict[str, Any]:
     """Choose the workers of a model and how many requests a call of one takes.
 
     Args:
         model: The model, with the YAML of its archive, which takes precedence.
         gpus: Number of GPUs that TorchServe sees.
         settings: What the operator set, which takes precedence over what follows from the GPUs.
+        per_gpu: Number of workers on each GPU, for a model in one stage whose archive leaves it to the start.
 
     Returns:
         `minWorkers`, `maxWorkers`, `batchSize` and `maxBatchDelay`, beside what else `models=` says of the model.
@@ -111,24 +132,21 @@ def model_sizes(model: StoredModel, gpus: int, settings: Settings) -> dict[str, 
     # A version that is not named is as the newest one that is.
     named = said.get(model.version) or said.get(max(said, key=version_sort_key, default=""), {})
     on_gpus = gpus > 0 and yaml.get("deviceType") != "cpu"
-    own_gpus = len(_device_ids(yaml, gpus)) or gpus
-    workers = max(1, own_gpus // _stages(model) * _count(yaml, "workersPerGpu", 1)) if on_gpus else 1
-    joined = joined_requests(handler) if on_gpus or _stages(model) > 1 else 1
+    own_gpus, stages, takes = len(_device_ids(yaml, gpus)) or gpus, _stages(model), joined_requests(handler)
+    each = _count(yaml, "workersPerGpu", per_gpu if stages == 1 else 1)
+    workers = max(1, own_gpus // stages * each) if on_gpus else 1
     default = _number(settings, "default_workers_per_model", 0) or workers
     low, high = _bounds(yaml) or _bounds(named) or (default, default)
-    chosen = {"batchSize": joined, "maxBatchDelay": JOIN_MILLISECONDS}
+    chosen = {"batchSize": takes if on_gpus or stages > 1 else 1, "maxBatchDelay": JOIN_MILLISECONDS}
     calls = {name: _count(yaml, name, 0) or _count(named, name, number) for name, number in chosen.items()}
-    if (takes := joined_requests(handler)) > 1 and _count(yaml, "batchSize", 0) > takes:
-        _log.warning(
-            "%s: its archive joins %d requests for a call, which takes %d of our largest, so the others are refused and"
-            " sent again: build it again, without batchSize in its YAML (config-single.properties is for clients that"
-            " send single frames)",
-            model,
-            calls["batchSize"],
-            takes,
-        )
+    if _joins_too_many(model):
         calls["batchSize"] = takes
     return {**named, "minWorkers": low, "maxWorkers": high, **calls}
+
+
+def _joins_too_many(model: StoredModel) -> bool:
+    """Return whether an archive has TorchServe join more requests of our size than its handler takes in a call."""
+    return 1 < joined_requests(_handler(model)) < _count(model.settings, "batchSize", 0)
 
 
 def _bounds(values: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -149,7 +167,9 @@ def _device_ids(yaml: Mapping[str, Any], gpus: int) -> set[int]:
     return numbers if numbers <= {*range(gpus)} else set()
 
 
-def complete_sizes(settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]) -> Settings:
+def complete_sizes(
+    settings: Settings, models: Sequence[StoredModel], environment: Mapping[str, str]
+) -> tuple[Settings, list[str], list[str]]:
     """Add what the machine and the models decide to TorchServe's settings; what is there remains.
 
     Args:
@@ -159,59 +179,116 @@ def complete_sizes(settings: Settings, models: Sequence[StoredModel], environmen
 
     Returns:
         The settings with `models`, `number_of_gpu`, `job_queue_size`, `number_of_netty_threads`, and the limits of
-        Java's memory in `vmargs`.
+        Java's memory in `vmargs`; lines that say what was chosen, and why; and warnings.
 
     Raises:
         StartupError: A setting or a variable is not what TorchServe expects, or a model does not fit the GPUs.
     """
     visible = visible_gpus(environment)
-    gpus = min(len(visible), _number(settings, "number_of_gpu", len(visible)))
-    entries, at_once = _named_sizes(settings), []
-    for model in models:
-        if gpus and _stages(model) > 1:
-            _check_pairs(model, visible[:gpus])
-        sizes = model_sizes(model, gpus, settings)
-        entries.setdefault(model.name, {})[model.version] = sizes
-        at_once.append(sizes["minWorkers"] * sizes["batchSize"])
-    most = max(at_once)
-    if (queue := _number(settings, "job_queue_size", most)) < most:
-        _log.warning(
-            "job_queue_size=%d: expected at least %d, a call of each worker of a model; otherwise requests are refused"
-            " and sent again while GPUs wait: remove the line from config.properties, and the start computes it",
-            queue,
-            most,
+    visible = visible[: _number(settings, "number_of_gpu", len(visible))]
+    entries, why = _entries(settings, models, visible), []
+    if (more := _entries(settings, models, visible, per_gpu=2)) != entries:
+        why_not = _why_no_second_worker(models, more, visible, environment)
+        entries = entries if why_not else more
+        why.append(
+            f"no GPU has a second worker: {why_not}"
+            if why_not
+            else "each GPU has a second worker, as it has room: one computes while the requests of the other one arrive"
         )
+    sizes = [entries[model.name][model.version] for model in models]
+    at_once = [size["minWorkers"] * size["batchSize"] for size in sizes]
     completed = {
-        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * most)),
-        "number_of_netty_threads": str(max(SMALLEST_THREADS, min(gpus, len(os.sched_getaffinity(0))))),
+        "job_queue_size": str(max(SMALLEST_QUEUE, 2 * max(at_once))),
+        "number_of_netty_threads": str(max(SMALLEST_THREADS, min(len(visible), len(os.sched_getaffinity(0))))),
         **settings,
-        "number_of_gpu": str(gpus),
+        "number_of_gpu": str(len(visible)),
         "models": json.dumps(entries),
     }
-    return {**completed, "vmargs": _java_arguments(completed, at_once)}
-
-
-def describe_sizes(settings: Settings, models: Sequence[StoredModel]) -> list[str]:
-    """Say in two lines what was chosen.
-
-    Args:
-        settings: What `complete_sizes` returned.
-        models: The models that are going to be served.
-    """
-    entries = json.loads(settings["models"])
-    sizes = [(model, entries[model.name][model.version]) for model in models]
+    completed["vmargs"], lacks = _java_arguments(completed, at_once)
     chosen = (
         f"{model} has {_counted(size['minWorkers'], 'worker')}, and a call takes"
         f" {_counted(size['batchSize'], 'request')}"
-        for model, size in sizes
+        for model, size in zip(models, sizes, strict=True)
     )
-    gpus = int(settings["number_of_gpu"])
-    java = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)\S+", settings["vmargs"])
-    return [
-        f"{_counted(gpus, 'GPU') if gpus else 'no GPU'}: {'; '.join(chosen)}",
-        f"room for {settings['job_queue_size']} waiting requests of each model; Java gets {' '.join(java)} and"
-        f" {settings['number_of_netty_threads']} threads",
+    java = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)\S+", completed["vmargs"])
+    lines = [
+        f"{_counted(len(visible), 'GPU') if visible else 'no GPU'}: {'; '.join(chosen)}",
+        *why,
+        f"room for {completed['job_queue_size']} waiting requests of each model; Java gets {' '.join(java)} and"
+        f" {completed['number_of_netty_threads']} threads",
     ]
+    return completed, lines, [*_of_other_versions(completed, models, max(at_once)), *lacks]
+
+
+def _entries(
+    settings: Settings, models: Sequence[StoredModel], visible: Sequence[int], *, per_gpu: int = 1
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the setting `models=`, with the sizes of each model, for these GPUs."""
+    entries = _named_sizes(settings)
+    for model in models:
+        if visible and _stages(model) > 1:
+            _check_pairs(model, visible)
+        entries.setdefault(model.name, {})[model.version] = model_sizes(model, len(visible), settings, per_gpu)
+    return entries
+
+
+def _of_other_versions(settings: Settings, models: Sequence[StoredModel], at_once: int) -> list[str]:
+    """Warn of what archives and settings for earlier versions say, and of what is no longer right."""
+    warnings = [
+        f"{model}: its archive joins {model.settings['batchSize']} requests for a call, which takes"
+        f" {joined_requests(_handler(model))} of our largest, so the others are refused and sent again: build it again,"
+        " without batchSize in its YAML (config-single.properties is for clients that send single frames)"
+        for model in models
+        if _joins_too_many(model)
+    ]
+    if (queue := _number(settings, "job_queue_size", 0)) < at_once:
+        warnings.append(
+            f"job_queue_size={queue}: expected at least {at_once}, a call of each worker of a model; otherwise requests"
+            " are refused and sent again while GPUs wait: remove the line from config.properties, and the start"
+            " computes it"
+        )
+    return warnings
+
+
+def _why_no_second_worker(
+    models: Sequence[StoredModel],
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    visible: Sequence[int],
+    environment: Mapping[str, str],
+) -> str | None:
+    """Say why the workers in `entries`, two on each GPU where a model leaves that to the start, are too many.
+
+    What a worker takes follows from what the archive says of its model, and not from what models take once they are
+    loaded: then, requests that take more may have come already, and a restart would choose something else each time.
+    """
+    query = "-i", ",".join(map(str, visible)), "--query-gpu=memory.free"
+    memory = _numbers(_ask_nvidia_smi(environment, *query))
+    if not memory:
+        return "nvidia-smi does not say how much of their memory is free"
+    on_each, in_all = 0, 0
+    for model in models:
+        yaml, handler = model.settings, _handler(model)
+        parameters, compiled = _count(yaml, "parameters", 0), handler.get("compile") is True
+        if not parameters or compiled:
+            return (
+                f"how much memory {model} takes is not known, as its"
+                f" {'steps are compiled' if compiled else 'archive does not say it'}; if a GPU holds it twice, build it"
+                " with --workers-per-gpu 2"
+            )
+        worker = parameters * (4 if handler.get("dtype") == "float32" else 2) + WORKER_BYTES
+        workers = entries[model.name][model.version]["minWorkers"]
+        on_each += worker * math.ceil(workers / len(_device_ids(yaml, len(visible)) or visible))
+        in_all += worker * workers
+    for took, there, whose in (
+        (on_each, min(memory) << 20, "is free on each GPU"),
+        (in_all, _memory(), "the machine has"),
+    ):
+        if took > there * MODELS_SHARE:
+            return (
+                f"with a second one, models would take {took / 1e9:.1f} GB, more than half of the {there / 1e9:.1f} GB"
+                f" that {whose}"
+            )
+    return None
 
 
 def idle_gpus(gpus: int, versions: Iterable[ModelVersion]) -> str | None:
@@ -236,13 +313,14 @@ def idle_gpus(gpus: int, versions: Iterable[ModelVersion]) -> str | None:
     if not (idle := sorted({*range(gpus)} - busy)):
         return None
     return (
-        f"no model uses {'GPU' if len(idle) == 1 else 'GPUs'} {', '.join(map(str, idle))}: build its archive without"
-        " --gpus, --devices and minWorkers, which gives each GPU a worker, and restart; or `reelscribe models scale`"
+        f"no model uses {'GPU' if len(idle) == 1 else 'GPUs'} {', '.join(map(str, idle))}: `reelscribe models scale MODEL"
+        f" {gpus}` gives each GPU a worker, and so does a restart if the archive was built without --gpus, --devices and"
+        " minWorkers"
     )
 
 
-def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
-    """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them.
+def _java_arguments(settings: Settings, at_once: Sequence[int]) -> tuple[str, list[str]]:
+    """Return `vmargs` with limits for Java's heap and its direct buffers, unless it has them; and what they lack.
 
     Requests of our size that wait, or that workers compute, are on the heap. Those that arrive are in direct buffers,
     and so are those on their way to a worker, twice while its buffer grows. What is left is for larger requests.
@@ -255,18 +333,15 @@ def _java_arguments(settings: Settings, at_once: Sequence[int]) -> str:
     missing = [option for option, size in given.items() if size is None]
     most = max(0, int((_memory() - sum(filter(None, given.values()))) * JAVA_SHARE))
     needed = sum(ours[option] for option in missing)
-    if needed > most:
-        _log.warning(
-            "Java should have %.1f GB for requests to these models, and gets %.1f, half of the machine's memory:"
-            " when it is full, requests are refused with status 507 and sent again",
-            needed / 1e9,
-            most / 1e9,
-        )
+    lacks = [
+        f"Java should have {needed / 1e9:.1f} GB for requests to these models, and gets {most / 1e9:.1f}, half of the"
+        " machine's memory: when it is full, requests are refused with status 507 and sent again"
+    ] * (needed > most)
     large = {option: LARGE_REQUESTS * largest * _ROOM[option] for option in missing}
     share = min(1, most / max(1, needed))
     rest = min(1, max(0, most - needed) / max(1, sum(large.values())))
     sizes = {option: max(largest, ours[option] * share + large[option] * rest) for option in missing}
-    return " ".join([*arguments, *(f"{option}{int(size) >> 20}m" for option, size in sizes.items())])
+    return " ".join([*arguments, *(f"{option}{int(size) >> 20}m" for option, size in sizes.items())]), lacks
 
 
 def _given(option: str, arguments: Sequence[str]) -> int | None:
