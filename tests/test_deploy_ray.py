@@ -85,7 +85,7 @@ def test_the_pod_of_a_server_fits_kubernetes_and_the_image_and_its_probes_need_n
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert {volume["name"] for volume in pod["spec"]["volumes"]} == mounts.keys()
     compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]["server"]
-    # Kubernetes would give a folder of its own for .server to root, and TorchServe's user could not protect the keys there.
+    # A folder of Kubernetes for .server would be of root, and TorchServe's user could not protect the keys there.
     written = {volume["target"] for volume in compose["volumes"] if volume["type"] == "volume"}
     assert {*written, "/srv/reelscribe/model_store"} - {"/srv/reelscribe/.server"} == {*mounts.values()}
 

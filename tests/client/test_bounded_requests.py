@@ -120,6 +120,22 @@ async def test_servers_get_requests_as_they_have_workers_and_none_that_is_gone_c
         assert (client.workers, client.in_flight.limit) == (1, 2)
 
 
+async def test_unlike_servers_get_as_many_requests_as_each_takes():
+    gate = Gate()
+    async with (
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=8, joined_requests=16, max_frames=512)) as gpus,
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=1, joined_requests=1)) as cpu,
+        connected(gpus, cpu) as client,
+    ):
+        client.expect_requests(8)
+        assert (client.in_flight.limit, client.in_flight.most) == (2 * (8 * 16 + 1), 4 * (8 * 16 + 1))
+        calls = asyncio.gather(*(client.caption(FRAMES) for _ in range(129)))
+        await gate.wait_for(129)
+        assert (len(gpus.received), len(cpu.received)) == (128, 1)
+        gate.open.set()
+        await calls
+
+
 async def test_cancelled_calls_give_their_permits_back():
     gate = Gate()
     async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:

@@ -183,6 +183,13 @@ async def test_the_limit_ends_where_the_server_has_no_more_capacity(capacity, st
     assert settled[capacity] > 5 * settled[capacity + 1]
 
 
+async def test_a_limit_of_the_user_takes_the_place_of_what_the_servers_take_at_most(clock):
+    simulation = Simulation(clock, 4, 20, lambda in_flight: in_flight)
+    simulation.permits.set_taken(4, 8)
+    assert (await simulation.limits(1000))[-1] == 20
+    await simulation.end()
+
+
 async def test_one_more_that_brings_nothing_is_taken_back_and_tried_again_later(clock):
     limits = await limits_of(clock, 3, 32, lambda _: 5, answers=ROUND_ANSWERS * 200)
     changes = [limits[0], *(after for before, after in pairwise(limits) if after != before)]

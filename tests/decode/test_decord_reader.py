@@ -100,6 +100,21 @@ def test_decord_shows_frames_as_players_do(tmp_path, degrees, size):
     assert np.abs(frames[1].image.astype(int) - expected[1].image).mean() < 5
 
 
+def test_pyav_reads_files_of_several_video_streams_of_which_decord_would_take_the_largest(tmp_path):
+    with av.open(str(tmp_path / "two.mp4"), "w") as file:
+        streams = [file.add_stream("libx264", rate=10, width=width, height=width * 2 // 3) for width in (96, 192)]
+        for number in range(20):
+            for stream, grey in zip(streams, (50, 200), strict=True):
+                picture = av.VideoFrame.from_ndarray(np.full((stream.height, stream.width, 3), grey, np.uint8), "rgb24")
+                picture.pts = number
+                file.mux(stream.encode(picture))
+        for stream in streams:
+            file.mux(stream.encode())
+    (decoder, frames), (_, expected) = read(tmp_path / "two.mp4", "decord"), read(tmp_path / "two.mp4", "pyav")
+    assert decoder == "pyav"
+    assert [frame.image.mean() for frame in frames] == [frame.image.mean() for frame in expected]
+
+
 def test_pyav_reads_files_that_are_cut(tmp_path):
     cut = write_noise(tmp_path / "cut.mkv", 60)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])

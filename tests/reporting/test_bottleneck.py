@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from reelscribe.client.in_flight import InFlight
 from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
 
 FRAMES = Resources("frames", decode_workers=2, server_workers=4, requests_in_flight=32, cores=8)
@@ -78,8 +79,16 @@ def test_audio_has_an_option_of_its_own():
 def test_too_few_requests_leave_workers_idle():
     few = replace(FRAMES, requests_in_flight=4, requests_wanted=128, most_requests=4)
     assert limit(few, **WAITING_DECODERS) == "requests are the limit: raise --requests-in-flight"
-    refused = replace(few, most_requests=None)
+    refused = replace(few, most_requests=256)
     assert limit(refused, **WAITING_DECODERS) == "the server's queue is the limit: raise job_queue_size"
+
+
+def test_a_limit_that_nodes_share_is_not_blamed_on_the_server():
+    permits = InFlight(64)
+    permits.share(4)
+    permits.set_taken(256, 512)
+    few = replace(FRAMES, requests_in_flight=permits.limit, requests_wanted=permits.wanted, most_requests=permits.most)
+    assert limit(few, **WAITING_DECODERS) == "requests are the limit: raise --requests-in-flight"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,7 @@ def test_too_few_requests_leave_workers_idle():
         (WAITING_DECODERS, CAPPED, "requests are the limit: raise --requests-in-flight"),
         (
             WAITING_DECODERS,
-            replace(CAPPED, most_requests=None),
+            replace(CAPPED, most_requests=512),
             "the server's queue is the limit: raise job_queue_size",
         ),
         (BUSY_DECODERS, FRAMES, "decoding is the limit: add --decode-workers"),

@@ -317,3 +317,33 @@ async def test_no_headers_are_read_before_each_decode_process_has_opened_a_sourc
         names = [str(library / name) for name in NAMES[:2]]
         await asyncio.wait_for(Run([track], tmp_path / "out").run(names), PATIENCE)
     assert happened == [*NAMES[:2], "headers"]
+
+
+async def test_headers_are_read_at_once_where_all_sources_were_opened_before_the_end_of_a_slow_list(
+    library, tmp_path, monkeypatch
+):
+    opened, read, find = asyncio.Event(), asyncio.Event(), listing.Listing.find
+
+    class Told(CaptionTrack):
+        def save_opened(self, *arguments):
+            saving = super().save_opened(*arguments)
+            opened.set()
+            return saving
+
+    async def find_slowly(*arguments) -> None:
+        await find(*arguments)
+        await opened.wait()
+
+    async def read_headers(*_, **__) -> None:
+        read.set()
+
+    async def answer(request) -> web.Response:
+        await read.wait()
+        return await captions(request)
+
+    monkeypatch.setattr(driver, "HEAD_START_SECONDS", PATIENCE)
+    monkeypatch.setattr(listing.Listing, "find", find_slowly)
+    monkeypatch.setattr(listing.Listing, "read_headers", read_headers)
+    async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        track = Told(client, CaptionOptions(decode_workers=1))
+        await asyncio.wait_for(Run([track], tmp_path / "out").run([str(library / NAMES[0])]), PATIENCE)

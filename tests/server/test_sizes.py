@@ -347,4 +347,8 @@ def running(*gpus: int | None, device_ids: tuple[int, ...] = (), stages: int = 1
 )
 def test_gpus_on_which_no_worker_runs_are_named(gpus, versions, idle):
     warning = idle_gpus(gpus, versions)
-    assert warning is None if idle is None else f"no model uses {idle}: build" in str(warning)
+    assert (
+        warning is None
+        if idle is None
+        else f"no model uses {idle}: `reelscribe models scale MODEL {gpus}`" in str(warning)
+    )

@@ -157,7 +157,9 @@ async def test_a_server_that_leaves_gpus_idle_is_ready_and_says_so(instance):
         server.add("captioner", "1.0", FakeVersion("captioner.mar", gpu_usage="gpuId::1 "))
         state = await state_at(instance, server.url, gpus=4)
     assert state.state == "ready"
-    assert state.error.startswith("no model uses GPUs 0, 2, 3: build its archive without --gpus")
+    assert state.error.startswith(
+        "no model uses GPUs 0, 2, 3: `reelscribe models scale MODEL 4` gives each GPU a worker"
+    )
 
 
 async def test_a_server_that_refuses_its_own_key_is_failing(instance):

@@ -93,10 +93,8 @@ class Balancer(Generic[Description]):
         self._probes: set[asyncio.Task[None]] = set()
         self.description: Description | None = None
         """The model as the first server described it; None before `describe`."""
-        self._merged: Description | None = None
-        """The merged description of the model; None before `describe`."""
-        self._request_items: int | None = None
-        """Number of items of a request; None if nobody has said it."""
+        self._request_items = 1
+        """Number of items of most requests; after `describe`, that of a full one, if nobody says another."""
 
     async def close(self) -> None:
         """Stop probing, and close the HTTP session."""
@@ -115,12 +113,14 @@ class Balancer(Generic[Description]):
         if not (descriptions := self.descriptions):
             raise outages[0][1]
         _check_same_model(descriptions)
+        merged = type(descriptions[0]).merge(descriptions)
+        if self.description is None:
+            self._request_items = merged.most_items
         self.description = descriptions[0]
         for endpoint, outage in outages:
             self._leave_out(endpoint, outage)
-        self._merged = type(descriptions[0]).merge(descriptions)
         self._follow_workers()
-        return self._merged
+        return merged
 
     def expect_requests(self, items: int) -> None:
         """Set the number of items of most requests: the smaller they are, the more of them servers take."""
@@ -133,11 +133,14 @@ class Balancer(Generic[Description]):
         return sum(endpoint.workers for endpoint in self._endpoints if not endpoint.outage)
 
     def _follow_workers(self) -> None:
-        """Let the limit on the number of requests in flight follow the number of workers."""
-        if (description := self._merged) and (workers := self.workers):
-            items = self._request_items or description.most_items
-            each, most = description.requests_for_each_worker(items), description.most_requests_for_each_worker(items)
-            self._in_flight.set_taken(each * workers, most * workers)
+        """Let the limit on the number of requests in flight follow what the workers of each server take."""
+        items = self._request_items
+        usable = [(each.description, each.workers) for each in self._endpoints if each.description and not each.outage]
+        if usable:
+            self._in_flight.set_taken(
+                sum(description.requests_for_each_worker(items) * workers for description, workers in usable),
+                sum(description.most_requests_for_each_worker(items) * workers for description, workers in usable),
+            )
 
     @property
     def descriptions(self) -> list[Description]:
@@ -240,7 +243,7 @@ class Balancer(Generic[Description]):
         return isinstance(error, ServerUnreachable) and self._waits_for_servers
 
     async def _least_loaded(self, refused_by: Endpoint[Description] | None) -> Endpoint[Description]:
-        """Wait until endpoints are usable, and return the one with the fewest outstanding requests per worker.
+        """Wait until endpoints are usable, and return the one with the fewest outstanding requests for what it takes.
 
         If possible, it is not `refused_by`: a server that refuses requests immediately would always have the fewest.
         """
@@ -254,7 +257,13 @@ class Balancer(Generic[Description]):
                 raise ServerUnreachable(
                     f"no server could be used for {self._outage_seconds:.0f} s: {self._endpoints[0].outage}"
                 ) from None
-        return min(usable, key=lambda endpoint: (endpoint is refused_by, endpoint.outstanding / endpoint.workers))
+
+        def load(endpoint: Endpoint[Description]) -> tuple[bool, float]:
+            description = endpoint.description
+            each = description.requests_for_each_worker(self._request_items) if description else 1
+            return endpoint is refused_by, endpoint.outstanding / (each * endpoint.workers)
+
+        return min(usable, key=load)
 
     def _leave_out(self, endpoint: Endpoint[Description], outage: ServerError) -> None:
         """Send no requests to an endpoint until its server answers a probe."""

@@ -94,13 +94,11 @@ class InFlight:
         """Begin with a few requests.
 
         Args:
-            most: Highest limit, at least 1; None for as many as the servers take.
+            most: Highest limit, at least 1, that the user has set; None for as many as the servers take.
         """
-        self.most = most
-        self._parts = 1
-        self._taken = FIRST_REQUESTS
-        self._most_taken = MOST_REQUESTS
-        self.limit = min(self.wanted, self._highest)
+        self._most_of_user, self._parts = most, 1
+        self._taken, self._most_taken = FIRST_REQUESTS, MOST_REQUESTS
+        self.limit = min(self.wanted, self.most)
         self._used = 0
         self._waiters: list[_Waiter] = []
         self._full = False
@@ -115,7 +113,8 @@ class InFlight:
 
         Args:
             requests: Number of requests that keep all workers busy.
-            most: Number of requests above which the limit is not raised, although more might raise the throughput.
+            most: Number of requests above which the limit is not raised, although more might raise the throughput,
+                unless the user has set another.
         """
         before, self._taken, self._most_taken = self.wanted, requests, most
         self._follow(before)
@@ -131,20 +130,16 @@ class InFlight:
         return max(1, min(self._taken, MOST_REQUESTS) // self._parts)
 
     @property
-    def highest(self) -> int:
-        """The highest limit that there may ever be."""
-        return self.most or MOST_REQUESTS
-
-    @property
-    def _highest(self) -> int:
-        return max(1, min(self.highest, self._most_taken) // self._parts)
+    def most(self) -> int:
+        """The highest limit that there may be now, for this client: below `wanted` only if the user has set it so."""
+        return max(1, (self._most_of_user or min(self._most_taken, MOST_REQUESTS)) // self._parts)
 
     def _follow(self, before: int) -> None:
         """Let the limit follow `wanted`, which was `before`. Requests that are in flight already are not affected."""
         if self.wanted != before:
             self.limit = self.wanted
             self._settle()
-        self.limit = min(self.limit, self._highest)
+        self.limit = min(self.limit, self.most)
         self.grant()
 
     def _settle(self) -> None:
@@ -251,15 +246,15 @@ class InFlight:
         raised_from, self._raised_from = self._raised_from, None
         if raised_from:  # and no queue was full
             self._patience = max(1, self._patience // 2)
-        target = min(self.wanted, self._highest)
+        target = min(self.wanted, self.most)
         if raised_from and self.limit > target and rate < MIN_GAIN * self._best_rate:
             self.limit, self._hold_rounds = raised_from, HOLD_ROUNDS
         elif self._hold_rounds:
             self._hold_rounds -= 1
         elif self.limit < target:
             self._raised_from, self.limit = self.limit, min(target, math.ceil(self.limit / BACK_OFF))
-        elif self._full and not is_busy and self.limit < self._highest:
-            self._raised_from, self.limit = self.limit, min(self.limit + max(1, self.limit // STEP), self._highest)
+        elif self._full and not is_busy and self.limit < self.most:
+            self._raised_from, self.limit = self.limit, min(self.limit + max(1, self.limit // STEP), self.most)
         # This is not simply the last rate, because after a slow round anything would look like a gain.
         self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
         self.grant()

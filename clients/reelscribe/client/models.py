@@ -66,6 +66,8 @@ class ModelClient(Generic[Description]):
             self.description_type = description_type
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
+        self.requests_in_flight = requests_in_flight
+        """The highest limit on the number of requests in flight; None for what the servers take."""
         self._servers, self._request_seconds, self._outage_seconds = servers, request_seconds, outage_seconds
         self._balancer = Balancer(
             servers,
@@ -94,7 +96,7 @@ class ModelClient(Generic[Description]):
             self._servers,
             model,
             self.description_type,
-            requests_in_flight=self.in_flight.most,
+            requests_in_flight=self.requests_in_flight,
             request_seconds=self._request_seconds,
             outage_seconds=self._outage_seconds,
         )

@@ -1,9 +1,9 @@
 """The nodes of a Ray cluster: one actor on each, which Ray places, and through which messages go.
 
 This is the only module that knows Ray. An actor is pinned to its node and asks for as many CPUs as it has decode
-processes, or for all of a smaller node; so it does where the node decides how many processes its cores allow. Ray
-starts no actor again: the driver does, because it knows which sources an actor had, and gives up a node that is lost
-again and again.
+processes, or for all of a smaller node. Where cores decide how many these are, it asks for all CPUs that no other
+program holds. Ray starts no actor again: the driver does, because it knows which sources an actor had, and gives up a
+node that is lost again and again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import pickle
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from typing import Any, Self
 
 import grpc
 import ray
+from ray._private import state
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
@@ -37,6 +39,10 @@ LOOK_SECONDS = 1.0
 
 PLACE_SECONDS = 10.0
 """Seconds after which the user is told that Ray has no room for an actor."""
+
+FREE_SECONDS = 10.0
+"""Seconds for which CPUs of a node are waited for that are not free. Those of a run or an actor that has just ended are
+free soon; those of other programs may be taken for days."""
 
 END_SECONDS = 20.0
 """Seconds in which an actor must have ended all that it has started, before it is killed."""
@@ -170,7 +176,8 @@ class RayCluster:
 
         Args:
             address: Address of the head, such as 10.0.0.1:6379, or "auto" for the cluster that this machine is part of.
-            processes: Number of decode processes of a node, for which CPUs are asked; None to ask for all of a node.
+            processes: Number of decode processes of a node, for which CPUs are asked; None to ask for all that are
+                free on a node, and two at least.
             runtime_env: Ray's runtime environment for the run; None for that of the nodes.
             insecure: Whether a cluster without token authentication is used, too.
             serve: Whether nodes serve models by themselves. Then only nodes with GPUs are used, all GPUs of each.
@@ -182,6 +189,8 @@ class RayCluster:
         self._insecure = insecure
         self._used: set[str] = set()
         """Names of the nodes that have an actor, or had one and shall have no other."""
+        self._waited_since: dict[str, float] = {}
+        """The time of `time.monotonic` since which the CPUs of a node are waited for, by its name."""
         self._is_told = False
         """True if the user was told that the run waits for a node."""
 
@@ -204,9 +213,10 @@ class RayCluster:
             alive = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
             usable = {_name(node): node for node in alive if self._is_usable(node["Resources"])}
             for name in sorted(usable.keys() - self._used):
-                if self._most_nodes is None or len(self._used & usable.keys()) < self._most_nodes:
+                may_have_one = self._most_nodes is None or len(self._used & usable.keys()) < self._most_nodes
+                if may_have_one and (cpus := await self._cpus_to_ask(name, usable[name])):
                     self._used.add(name)
-                    yield self._place(name, usable[name])
+                    yield self._place(name, usable[name], cpus)
             if not (usable or self._is_told):
                 what = (
                     "a GPU; with --serve-nodes N, nodes without one serve the models, too"
@@ -220,6 +230,7 @@ class RayCluster:
     def free(self, name: str) -> None:
         """Note that a node has no actor any more."""
         self._used.discard(name)
+        self._waited_since.pop(name, None)
 
     @property
     def _needs_gpus(self) -> bool:
@@ -255,11 +266,19 @@ class RayCluster:
                 " token; unset it here"
             )
 
-    def _place(self, name: str, node: Mapping[str, Any]) -> RayNode:
-        """Ask Ray for an actor on a node."""
-        cpus = int(node["Resources"]["CPU"])
+    async def _cpus_to_ask(self, name: str, node: Mapping[str, Any]) -> int:
+        """Return for how many CPUs of a node to ask; 0 to look again, because more may be free soon."""
+        cpus, now = int(node["Resources"]["CPU"]), time.monotonic()
         if self._processes is not None:
-            cpus = min(self._processes, cpus)
+            return min(self._processes, cpus)
+        resources = await asyncio.to_thread(state.available_resources_per_node)
+        free = int(resources.get(node["NodeID"], {}).get("CPU", 0))
+        if free < cpus and now - self._waited_since.setdefault(name, now) < FREE_SECONDS:
+            return 0
+        return min(cpus, max(free, LEAST_PROCESSES))
+
+    def _place(self, name: str, node: Mapping[str, Any], cpus: int) -> RayNode:
+        """Ask Ray for an actor on a node, with so many CPUs."""
         actor = ray.remote(NodeActor).options(
             num_cpus=cpus,
             num_gpus=int(node["Resources"].get("GPU", 0)) if self._serve else 0,

@@ -439,6 +439,8 @@ def open_with_decord(
     is_odd = packets.why_incomplete or packets.corrupt_packets or packets.info.skipped_frames
     if is_odd or packets.container_format not in INDEXED_FORMATS or packets.info.dynamic_range != "sdr":
         return None
+    if packets.video_streams > 1:  # decord would take the one that FFmpeg finds the best, and not that of the index
+        return None
     try:
         reader = DecordReader(name, size, heartbeat)
         return reader if reader.agrees_with(packets.times) else None

@@ -92,14 +92,14 @@ class Resources:
     """The limit on the number of requests in flight now."""
     requests_wanted: int = 0
     """Number of requests that keep all workers busy."""
-    most_requests: int | None = None
-    """Highest limit that the user has set; None for none."""
+    most_requests: int = 0
+    """Highest limit that there may be; below `requests_wanted` only if the user has set it so."""
     full_call: int = 1
     """Number of items of a call when all its requests have come."""
     on_cpu: bool = False
     """True if the workers compute on the CPU."""
     cores: int = field(default_factory=usable_cores)
-    """Number of CPU cores that the client may use, without those that servers on its machine need."""
+    """Largest number of decode processes for which there are cores, beside servers and other tracks here."""
 
 
 def find_bottleneck(
@@ -147,7 +147,7 @@ def _limit_of_serving(load: Load, resources: Resources, serving: float, queued: 
         return f"the server is the limit, {queued:,} requests wait in its queue: add GPUs or servers"
     is_small = _has_small_calls(load, resources)
     if (serving < BUSY or is_small) and resources.requests_in_flight < resources.requests_wanted:
-        if resources.most_requests and resources.most_requests < resources.requests_wanted:
+        if resources.most_requests < resources.requests_wanted:
             return "requests are the limit: raise --requests-in-flight"
         return "the server's queue is the limit: raise job_queue_size"
     if is_small:

@@ -140,7 +140,7 @@ class Run:
         """The message in which the first node tells about its tracks."""
         self._has_first = asyncio.Event()
         self._opened, self._has_opened = set[str](), asyncio.Event()
-        """Sources that were opened or are done, until each decode process has opened one, or there are no others."""
+        """Sources that were opened or are done, until each decode process has opened one, or none is left."""
         self._is_announced = False
         """True if the headers of sources have been read."""
         self._wake = asyncio.Event()
@@ -266,8 +266,7 @@ class Run:
         if replaced:
             _log.warning("%s", other_results(replaced, changed_settings))
         await asyncio.to_thread(self._count_others)
-        # Headers are read when decode processes have opened sources, so that these start undisturbed. Then the headers
-        # of few sources are known, and no process has to start for them.
+        # Decode processes start undisturbed. Then the headers of few sources are known, and no process has to start.
         with suppress(TimeoutError):
             await asyncio.wait_for(self._has_opened.wait(), HEAD_START_SECONDS)
         try:
@@ -279,9 +278,12 @@ class Run:
     def _note_opened(self, path: str) -> None:
         if not self._has_opened.is_set():
             self._opened.add(path)
-            processes = sum(session.decode_processes for session in self._ready())
-            if self._meter.all_listed and (len(self._opened) >= processes or self._leased.keys() <= self._opened):
-                self._has_opened.set()
+            self._wake.set()
+
+    def _check_opened(self) -> None:
+        processes = sum(session.decode_processes for session in self._ready())
+        if self._meter.all_listed and (len(self._opened) >= processes or self._leased.keys() <= self._opened):
+            self._has_opened.set()
 
     async def _announce(self, left: TimeLeft | None) -> None:
         """Show what the run has before it, or had if it is so short that it is done."""
@@ -346,7 +348,11 @@ class Run:
     # Leases.
 
     async def _lease_all(self) -> None:
-        await self._has_ready_node()
+        while not self._first:  # there is no node yet
+            if self._stopped:
+                raise Stopped
+            self._wake.clear()
+            await self._wake.wait()
         self._start(self._find())
         while True:
             self._wake.clear()
@@ -363,16 +369,9 @@ class Run:
                 # Whoever has least comes first, so that what a busy node gives back does not return to it.
                 for session in sorted(self._ready(), key=lambda each: self._book.count(each.name)):
                     self._lease(session)
+                self._check_opened()
                 await self._settle()
             await self._show_outcomes()
-            await self._wake.wait()
-
-    async def _has_ready_node(self) -> None:
-        """Wait until the first node is ready. Raises Stopped if the run is stopped before."""
-        while not self._first:
-            if self._stopped:
-                raise Stopped
-            self._wake.clear()
             await self._wake.wait()
 
     def _lease(self, session: _Session) -> None:

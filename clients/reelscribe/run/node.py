@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -276,13 +277,15 @@ async def enter_tracks(tracks: Sequence[Track], stack: AsyncExitStack, most_core
     """
     for track in tracks:
         await track.connect(stack)
-    cores = min(usable_cores(), most_cores or usable_cores())
+    cores = min(usable_cores(), most_cores or sys.maxsize)
     workers = sum(track.cores_of_servers for track in tracks)
     for_servers = workers and workers + CORES_OF_JAVA
     chosen, pictures = [track.options.workers for track in tracks], [UNITS[track.counts].pictures for track in tracks]
     processes, why = share_cores(cores, for_servers, chosen, pictures)
-    for track, number in zip(tracks, processes, strict=True):
-        track.decode_with(number, why, cores - for_servers)
+    taken = sum(number for number in chosen if number is not None)
+    for track, number, own in zip(tracks, processes, chosen, strict=True):
+        # What the user has not chosen shrinks when a track gets more that is chosen.
+        track.decode_with(number, why, number if own is None else cores - for_servers - (taken - own))
         await stack.enter_async_context(track)
     for track, planned in zip(tracks, resolved([track.planned for track in tracks]), strict=True):
         track.planned = planned

@@ -313,9 +313,9 @@ def idle_gpus(gpus: int, versions: Iterable[ModelVersion]) -> str | None:
     if not (idle := sorted({*range(gpus)} - busy)):
         return None
     return (
-        f"no model uses {'GPU' if len(idle) == 1 else 'GPUs'} {', '.join(map(str, idle))}: `reelscribe models scale MODEL"
-        f" {gpus}` gives each GPU a worker, and so does a restart if the archive was built without --gpus, --devices and"
-        " minWorkers"
+        f"no model uses {'GPU' if len(idle) == 1 else 'GPUs'} {', '.join(map(str, idle))}: `reelscribe models scale"
+        f" MODEL {gpus}` gives each GPU a worker, and so does a restart if the archive was built without --gpus,"
+        " --devices and minWorkers"
     )
 
 

@@ -297,9 +297,10 @@ class SummaryTrack(Track):
         self._asking_seconds = 0.0
         """Time in which sources waited for answers, summed over all of them."""
 
-    def _sources_at_once(self, description: Any) -> int:
+    def _sources_at_once(self, description: Any) -> int:  # noqa: ARG002 - its servers may take unlike numbers
         """Return the number of sources about which the model is asked at the same time."""
-        return int(description.requests_for_each_worker(self._request_items) * description.workers)
+        assert self._client, "a chat model is asked"
+        return self._client.in_flight.wanted
 
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from reelscribe.client import endpoint
+from reelscribe.client.in_flight import MOST_REQUESTS
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.client.operations import Operation
@@ -106,7 +107,7 @@ class Track:
         """The folder and the number of thumbnails that are kept; None if none are."""
         self._until_exit = AsyncExitStack()
         self._processes: tuple[int, str, int] = (0, "", 0)
-        """Number of decode processes, why it has so many, and number of cores that decode on this machine."""
+        """Number of decode processes, why it has so many, and the largest number for which there are cores."""
         self._reading = 0
         """Number of sources that are being decoded, or wait for a process."""
         self._stopping = False
@@ -142,7 +143,7 @@ class Track:
         Args:
             processes: The number.
             why: Its reason in words; empty if the user has chosen it.
-            cores: Number of cores that decode on this machine, for all tracks.
+            cores: Largest number for which there are cores, beside the other tracks.
         """
         self._processes = processes, why, cores
 
@@ -150,7 +151,8 @@ class Track:
         async with AsyncExitStack() as stack:
             medium, (processes, why, _) = self._medium, self._processes
             description = medium.description
-            self.pool = self.options.pool(processes, description, self._client.in_flight.highest if self._client else 0)
+            most_requests = (self._client.requests_in_flight or MOST_REQUESTS) if self._client else 0
+            self.pool = self.options.pool(processes, description, most_requests)
             for client in self._clients:
                 stack.enter_context(client.sharing(self.pool.memory))
             if self._client:
