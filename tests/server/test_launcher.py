@@ -19,6 +19,7 @@ from reelscribe.server.config_properties import free_ports
 from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, locked
 from reelscribe.server.launcher import check, restart, server_environment, start, stop
 from reelscribe.server.start_options import StartOptions
+from reelscribe.server.state import state_of
 
 CONFIG = Path(__file__).parents[2] / "config.properties"
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
@@ -122,6 +123,16 @@ def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
             with pytest.raises(StartupError, match="another command starts or stops a server there"):
                 command(instance, options(store))
         assert instance.key_file.read_text() == "of the first"
+
+
+def test_a_start_ends_the_workers_of_a_server_that_was_killed(instance, store, monkeypatch):
+    command = [sys.executable, "-c", "import signal; signal.pause()", "model_service_worker.py"]
+    environment = {**os.environ, INSTANCE_VARIABLE: str(instance.directory.resolve())}
+    monkeypatch.setattr(launcher, "_start", lambda *_: None)  # which would begin with these workers gone
+    with subprocess.Popen(command, env=environment) as worker:
+        assert state_of(instance).state == "stopped"
+        start(instance, options(store))
+        assert worker.wait() == -signal.SIGKILL
 
 
 def test_a_stop_waits_until_a_start_under_way_has_given_up(instance, monkeypatch):
