@@ -96,11 +96,35 @@ def test_a_driver_of_nodes_that_sleep_does_all_sources_and_then_finds_them_done(
     assert (int(new["rows/s"]) > 0, int(done["rows/s"])) == (True, 0)
 
 
+def python(*words: object) -> subprocess.CompletedProcess[str]:
+    """Runs Python where it finds the modules of benchmarks."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("bench", "demo"))}
+    return subprocess.run([sys.executable, *map(str, words)], env=environment, capture_output=True, text=True)
+
+
 def collect(folder: Path, file: Path) -> subprocess.CompletedProcess[str]:
     """Joins results as scripts/bench does."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
-    command = [sys.executable, "-m", "lib.report", str(folder), str(file)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return python("-m", "lib.report", folder, file)
+
+
+SERVE = """
+import sys
+from pathlib import Path
+from peers.captions import servers
+servers.pack_handler = lambda *_, **options: None
+servers.serve = lambda *_, models: sys.exit(print(models))
+with servers.SERVERS[sys.argv[1]](Path()):
+    pass
+"""
+"""A program that starts a server of the blog's handler, but writes the settings of its model instead."""
+
+
+@pytest.mark.parametrize(("name", "joined"), [("blog", (1, 0)), ("blog, joining", (128, 100))])
+def test_the_blogs_handler_is_served_as_the_blog_does_and_with_joined_requests(name, joined):
+    done = python("-c", SERVE, name)
+    assert done.returncode == 0, done.stderr[-3000:]
+    settings = json.loads(done.stdout)["blip2"]["1.0"]
+    assert (settings["batchSize"], settings["maxBatchDelay"]) == joined
 
 
 def test_results_of_one_machine_are_collected_and_of_two_are_not(tmp_path):

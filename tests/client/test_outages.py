@@ -4,11 +4,13 @@ import asyncio
 import signal
 import sys
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from reelscribe.client.balancer import OUTAGE_SECONDS
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
@@ -113,6 +115,10 @@ async def test_a_server_that_is_gone_for_too_long_ends_the_run(messages, monkeyp
             with pytest.raises(ServerUnreachable, match=r"no server could be used for 100 s: .*running"):
                 await request
         assert len(messages.lines) == 3
+
+
+def test_without_a_choice_a_server_is_waited_for_a_quarter_of_an_hour():
+    assert OUTAGE_SECONDS == signature(CaptionClient).parameters["outage_seconds"].default == 15 * 60
 
 
 async def test_without_a_server_the_run_does_not_start():

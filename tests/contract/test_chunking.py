@@ -136,8 +136,9 @@ def test_chunks_that_leave_no_room_for_the_search_are_refused():
 
 
 def test_without_a_choice_half_of_a_chunk_is_searched_or_what_there_is_room_for():
-    samples = np.concatenate([noise(5.5), np.zeros(RATE // 2, np.int16), noise(8)])
-    assert cuts_of(samples) == pytest.approx([5.75 * RATE], abs=RATE / 50)
+    samples = np.concatenate([noise(5.05), noise(0.4, 30), noise(8)])
+    samples[round(4.5 * RATE) : round(4.95 * RATE)] = 0  # quieter, but in the first half
+    assert cuts_of(samples) == pytest.approx([5.25 * RATE], abs=RATE / 50)
     assert len(chunks_of(noise(3), limit=2 * RATE)) > 1
 
 

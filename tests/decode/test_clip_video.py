@@ -73,6 +73,13 @@ def test_frames_have_the_size_that_the_budget_gives_as_many(greys):
     assert short.images[0].shape != long.images[0].shape
 
 
+def test_a_long_clip_of_narrow_frames_has_as_many_as_fit_into_a_request(tmp_path):
+    videos.write_pictures(tmp_path / "narrow.mkv", "ffv1", (np.zeros((20, 2000, 3), np.uint8) for _ in range(800)))
+    qwen3_vl = ClipBudget(32, min_pixels=4096, total_pixels=13_333_333, whole_clip=True, fps=10)
+    (clip,) = read(task_of(tmp_path / "narrow.mkv", windows(80), qwen3_vl))
+    assert 50_000_000 < sum(image.nbytes for image in clip.images) < 50 * 2**20
+
+
 def test_as_many_frames_are_taken_of_each_window_wherever_it_begins(tmp_path):
     path = tmp_path / "late.mkv"
     shots.write(path, shots.moving(0, 1200), rate=Fraction(5), start=0.033)

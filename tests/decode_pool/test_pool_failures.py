@@ -92,7 +92,9 @@ async def test_a_file_that_every_process_hangs_on_is_an_error(misbehaving, hangi
         assert pool.failures == 2
         assert decode_processes() == []
         assert pool.busy_seconds > 2 * STALL_SECONDS
-    assert not any(map(psutil.pid_exists, received.pids))
+        assert not any(map(psutil.pid_exists, received.pids))
+        await received.take(pool, misbehaving("well.mkv"))
+    assert received.ordinals[-40:] == [*range(40)]
 
 
 async def test_a_file_that_stalls_twice_by_its_first_packet_is_not_tried_again(misbehaving, hanging_takes_no_time):

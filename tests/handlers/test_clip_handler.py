@@ -170,13 +170,21 @@ def test_a_wish_over_a_limit_is_told_and_not_obeyed(clip_model, caplog):
     assert "total_pixels: 1000000000 is over the limit" in caplog.text
 
 
-@pytest.mark.parametrize("limit", [{"max_pixels": 602_112}, {"max_pixels": 602_112, "whole_clip": True}])
-@pytest.mark.parametrize("size", [(1920, 1080), (120, 90), (2000, 64)])
-def test_a_clip_fits_a_request_however_long_it_is(clip_model, limit, size):
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ({"max_pixels": 602_112}, 126),
+        ({"max_pixels": 602_112, "whole_clip": True}, 126),
+        ({"total_pixels": 25_165_824, "whole_clip": True}, 768),
+    ],
+)
+@pytest.mark.parametrize("size", [(1920, 1080), (120, 90), (2000, 64), (4000, 20)])
+def test_a_clip_fits_a_request_however_long_it_is(clip_model, limit, most, size):
     budget = ClipSettings(clip_model).budget(ClipBudget(28, 100_352, **limit))  # the least size is that of a Qwen2.5-VL
-    count = budget.frame_count(10**6, 3600.0)
-    assert 100 < count <= 768
-    assert count * budget.frame_size(count, *size).nbytes <= 50_000_000
+    count = budget.fitting_count(most, *size)
+    assert budget.frame_count(10**6, 3600.0) == most
+    assert 100 < count <= most
+    assert count * budget.frame_size(count, *size).nbytes < 50 * 2**20
 
 
 @pytest.mark.parametrize(

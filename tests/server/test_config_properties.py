@@ -37,6 +37,11 @@ def test_the_settings_of_this_repository_are_safe(name):
     assert settings["allowed_urls"] == ""
 
 
+@pytest.mark.parametrize(("name", "size"), [("config.properties", 50 * 2**20), ("config-single.properties", 8 * 2**20)])
+def test_requests_have_at_most_the_documented_size(name, size):
+    assert read_properties((ROOT / name).read_text())["max_request_size"] == str(size)
+
+
 def test_properties_are_names_and_values():
     text = "# comment\n a = b \n\nurl=http://x:1/?a=b\nempty=\n"
     assert read_properties(text) == {"a": "b", "url": "http://x:1/?a=b", "empty": ""}

@@ -13,6 +13,9 @@ from reelscribe.contract.frames import MAX_SIDE, FrameArray, InputSize, Resample
 MAX_ASPECT = 200
 """Limit for the longer side of a frame divided by the other, as in `smart_resize` of the Qwen-VL models."""
 
+MOST_CLIP_BYTES = 52_000_000
+"""The most bytes of the frames of a clip: those that leave room for a long prompt in a request of 50 MiB."""
+
 CLIP_PROMPT = "Describe this video clip in one or two sentences: who or what is seen, and what happens, in order."
 """What a model is asked about a clip by default."""
 
@@ -103,6 +106,21 @@ class ClipBudget:
         return max(
             self.frame_factor, int(min(max(seconds * self.fps, least), most) // self.frame_factor) * self.frame_factor
         )
+
+    def fitting_count(self, count: int, width: int, height: int) -> int:
+        """Return the largest number of frames with which a clip fits into a request.
+
+        Long clips of very long and narrow frames get fewer, as the shorter side of a frame is rounded up to `factor`.
+
+        Args:
+            count: The number of frames that are wanted, from `frame_count`. It is kept if all frames have one size.
+            width: Width of the frames as players show them, in pixels.
+            height: Height of the frames as players show them, in pixels.
+        """
+        if self.resized_width is None:
+            while count > self.frame_factor and count * self.frame_size(count, width, height).nbytes > MOST_CLIP_BYTES:
+                count -= self.frame_factor
+        return count
 
     def frame_size(self, count: int, width: int, height: int) -> InputSize:
         """Choose the size of the frames of a clip.

@@ -410,7 +410,7 @@ class ClipVideo(OpenVideo):
         budget = self._task.budget
         # Rounded, so that windows of the same length have the same number of frames.
         available, seconds = span.end_frame - span.start_frame, round(span.end_seconds - span.start_seconds, 6)
-        count = budget.frame_count(available, seconds)
+        count = budget.fitting_count(budget.frame_count(available, seconds), *self.info.shown_size)
         middles = np.rint((np.arange(count) + 0.5) * seconds / count / self._step) * self._step
         wanted = np.unique(
             _frames_shown_at(self.times, span.start_seconds + middles).clip(span.start_frame, span.end_frame - 1)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 import caption_handler
+import speech_handler
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
@@ -17,6 +19,7 @@ from reelscribe.errors import StartupError, WireError
 from runtime.device_batches import DeviceBatches
 from runtime.model_settings import ModelSettings
 from support.fake_context import FakeContext, parsed
+from transcripts.audio_requests import AudioReader
 from worker.request_batch import RequestBatch, Unread
 
 SECONDS = 30
@@ -184,9 +187,27 @@ def test_stills_that_threads_decode_are_the_same_and_have_the_same_places_in_the
         assert np.array_equal(threaded, plain)
 
 
-def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatch):
+def sound() -> dict[str, bytes]:
+    file = io.BytesIO()
+    soundfile.write(file, RNG.normal(0, 0.1, 16_000), 16_000, format="FLAC")
+    return {"body": file.getvalue()}
+
+
+@pytest.fixture(params=["stills", "recordings"])
+def handler_and_call(request, demo_model, demo_speech):
+    """A handler, the settings of its model, the class that reads its requests, and a call of two of them."""
+    if request.param == "stills":
+        handler, model, reader = caption_handler.CaptionHandler(), demo_model, FrameReader
+        call = [still("PNG"), still("JPEG")]
+    else:
+        handler, model, reader, call = speech_handler.SpeechHandler(), demo_speech, AudioReader, [sound(), sound()]
+    return handler, {"model": model, "read_threads": 0}, reader, call
+
+
+def test_a_handler_reads_with_the_threads_of_its_settings(handler_and_call, monkeypatch):
+    handler, settings, reader, call = handler_and_call
     both = threading.Barrier(2, timeout=SECONDS)
-    read = caption_handler.FrameReader.__call__
+    read = reader.__call__
 
     def meeting(self, row, headers) -> Unread:
         request = read(self, row, headers)
@@ -197,13 +218,12 @@ def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatc
 
         return Unread(meet, request.values)
 
-    monkeypatch.setattr(caption_handler.FrameReader, "__call__", meeting)
+    monkeypatch.setattr(reader, "__call__", meeting)
     monkeypatch.setenv("REELSCRIBE_READ_THREADS", "2")
-    handler, context = caption_handler.CaptionHandler(), FakeContext({"model": demo_model, "read_threads": 0})
+    context = FakeContext(settings)
     handler.handle(None, context)
-    first, second = parsed(handler.handle([still("PNG"), still("JPEG")], context))
-    assert first["text"]
-    assert second["text"]
+    assert [answer.get("error") for answer in parsed(handler.handle(call, context))] == [None, None]
+    assert context.statuses == {}
 
 
 @pytest.mark.parametrize(
