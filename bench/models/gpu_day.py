@@ -1,6 +1,7 @@
 """How fast are whole runs on a GPU, with one worker and two, compiled and not, and how busy is the GPU?
 
-    scripts/gpu_day [--steps captions blog compiled alone clips speech] [--minutes 9] [--tiny]
+    scripts/bench gpu_day [--steps captions blog compiled alone clips speech] [--minutes 9] [--tiny]
+    scripts/gpu_day ...    the same, after it has installed what it needs
 
 For a GPU that is lent for minutes: what is measured is printed at once, and a step begins only while there is time. The
 models have random weights in the shapes of BLIP-2 opt-2.7b (16 tokens a frame), Qwen3-VL-2B (32 tokens a clip) and
