@@ -202,6 +202,7 @@ async def test_a_full_queue_leaves_no_worker_when_workers_and_a_version_are_remo
         assert len(managed.processes()["workers"]) == before + number
     await management.unregister("flooded", drain_seconds=0)
     assert len(managed.processes()["workers"]) == before
+    assert await management.ping()
     for each in floods:
         each.cancel()
     await asyncio.gather(*floods, return_exceptions=True)

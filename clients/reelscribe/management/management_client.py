@@ -402,30 +402,17 @@ class ManagementClient:
             await self._check_model_api()
             if drain_seconds:
                 await self._drain(leaving, drain_seconds)
-        fewer = removable and len(leaving.workers) > 1
         try:
-            if fewer:
-                await self._resize(leaving, 1, 1, time.monotonic() + seconds)
+            if removable:  # a queue that is full would stop DELETE halfway, and /ping would never be answered again
+                await self._resize(leaving, 0, 0, time.monotonic() + seconds)
             await self._json("DELETE", _path(model, leaving.version), seconds=seconds)
-        except BaseException as error:
-            if isinstance(error, ServerError) and await self._is_gone(leaving):
-                return leaving
-            if fewer:
+        except BaseException:
+            if removable:
                 before, deadline = (leaving.min_workers, leaving.max_workers), time.monotonic() + seconds
                 with suppress(ReelscribeError):  # the first error matters more
                     await asyncio.shield(self._resize(leaving, *before, deadline))
             raise
         return leaving
-
-    async def _is_gone(self, version: ModelVersion) -> bool:
-        """Return whether a version is not registered any more, though TorchServe said that it could not remove it."""
-        try:
-            await self._describe(version.name, version.version)
-        except UnknownModel:
-            return True
-        except ServerError:
-            return False
-        return False
 
     async def ping(self) -> bool:
         """Return whether the inference API calls itself healthy, which it does long before a model is loaded.
