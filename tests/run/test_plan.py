@@ -347,3 +347,4 @@ async def test_headers_are_read_at_once_where_all_sources_were_opened_before_the
     async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = Told(client, CaptionOptions(decode_workers=1))
         await asyncio.wait_for(Run([track], tmp_path / "out").run([str(library / NAMES[0])]), PATIENCE)
+    assert read.is_set()  # or the run, whose answers wait for it, would not have ended
