@@ -1,8 +1,10 @@
 """Audio of every kind is mixed to one channel and resampled."""
 
+import av
 import numpy as np
 import pytest
 
+from reelscribe.decode.audio_reader import Resampler
 from support.audio import RATE, decibels, read, sweep, tone, wav, write
 
 
@@ -83,6 +85,61 @@ def test_mixing_loud_channels_does_not_overflow(tmp_path):
     path = tmp_path / "loud.wav"
     write(path, np.stack([tone(440, 2, level=0.99)] * 6), codec="pcm_f32le", layout="5.1")
     assert 0.98 * 32768 < read(path).samples.max() < 32767
+
+
+@pytest.mark.parametrize(
+    "layout", ["stereo", "3.0(back)", "quad(side)", "5.1", "7.1(wide)", "7.1.4", "hexadecagonal", "22.2", "binaural"]
+)
+def test_every_loudspeaker_but_that_of_low_frequencies_is_heard(layout):
+    names = [channel.name for channel in av.AudioLayout(layout).channels]
+    heard = set()
+    for k, name in enumerate(names):
+        samples = np.zeros((RATE, len(names)), np.float32)
+        samples[:, k] = tone(440, 1)
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "flt", layout)
+        frame.sample_rate = RATE
+        resampler = Resampler(RATE, RATE)
+        if decibels(np.concatenate([*resampler.push(frame), *resampler.flush()])) > -50:
+            heard.add(name)
+    assert heard == set(names) - {"LFE", "LFE2"}
+
+
+@pytest.mark.parametrize("layout", ["ambisonic 1", "ambisonic 2", "ambisonic 1+stereo"])
+def test_ambisonics_are_heard_from_all_sides(tmp_path, layout):
+    channels = np.zeros((av.AudioLayout(layout).nb_channels, 3 * 48_000), np.float32)
+    channels[0] = tone(440, 3, 48_000)
+    channels[3] = -channels[0]  # from behind the listener
+    write(tmp_path / "sphere.opus", channels, 48_000, "libopus", layout, options={"mapping_family": "2"})
+    expected = tone(440, 1) * (32768 if "stereo" not in layout else 32768 * 0.414)
+    assert decibels(read(tmp_path / "sphere.opus").samples[RATE:-RATE]) == pytest.approx(decibels(expected), abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "layout", "levels"),
+    [
+        ("cable.wav", "pcm_s16le", "stereo", (1, -1)),
+        ("cable.mp3", "libmp3lame", "stereo", (1, -1)),
+        ("louder.m4a", "aac", "stereo", (-1, 0.7)),
+        ("matrix.flac", "flac", "5.1", (1, -1, 0, 0, 0, 0)),
+        ("recorder.mka", "pcm_s16le", "quad", (0.5, -0.5, 0.5, -0.5)),
+    ],
+)
+def test_a_voice_whose_channels_cancel_is_heard_from_one_of_them(tmp_path, name, codec, layout, levels):
+    noise = np.random.default_rng(0).normal(0, 0.002, (len(levels), 48_000))
+    voice = np.concatenate([sweep(3, 48_000), np.zeros(48_000, np.float32), sweep(3, 48_000)])
+    channels = (np.array(levels)[:, np.newaxis] * voice).astype(np.float32)
+    channels[:, 3 * 48_000 : 4 * 48_000] = noise
+    write(tmp_path / name, channels, 48_000, codec, layout)
+    samples = read(tmp_path / name).samples / 32768
+    assert np.abs(np.corrcoef(samples[RATE : 2 * RATE], channels[0, 3 * RATE : 6 * RATE : 3])[0, 1]) > 0.9
+
+
+def test_channels_that_differ_are_averaged(tmp_path):
+    rng = np.random.default_rng(1)
+    front, side = rng.normal(0, 0.05, (2, 5 * RATE))
+    channels = np.stack([front + 1.5 * side, front - 1.5 * side]).astype(np.float32)
+    write(tmp_path / "wide.wav", channels, codec="pcm_f32le", layout="stereo")
+    assert np.abs(read(tmp_path / "wide.wav").samples - 32768 * front).max() < 1
 
 
 @pytest.mark.parametrize("channels", [3, 10, 64])

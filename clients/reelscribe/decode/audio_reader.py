@@ -1,11 +1,13 @@
 """Decode the audio of an open file with PyAV, and convert it to samples at a model's sample rate.
 
-FFmpeg mixes the channels, unless each is wanted by itself, and soxr resamples. There is no dither: models do not need
-it, and without it the same audio always gives the same samples.
+Channels are mixed with the weights that FFmpeg gives loudspeakers, unless each is wanted by itself, and soxr resamples.
+There is no dither: models do not need it, and without it the same audio always gives the same samples.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,7 +37,7 @@ from reelscribe.decode.container import (
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
-"""Numbers of channels that FFmpeg can mix."""
+"""Plausible numbers of channels. FFmpeg refuses more."""
 
 SAMPLE_RATES = range(1_000, 3_072_001)
 """Plausible sample rates, in Hz: from below that of telephones to above that of DSD."""
@@ -66,6 +68,14 @@ _FloatArray = NDArray[np.float32]
 
 BLOCK_SAMPLES = 2**14
 """Number of samples that are resampled at once, whatever the size of the frames is."""
+
+CANCELLED_BELOW = 1 / 8
+"""Channels cancel each other if their mix has less than this share of the energy that unrelated channels would have in
+it. For two channels of one loudness, this is a correlation below -0.88: that of a microphone wired the wrong way round,
+but of hardly any music."""
+
+ENERGY_STEP = 8
+"""The energy of a block of samples is estimated from every eighth."""
 
 DAMAGED_FROM = 256.0
 """Samples of this absolute value or more are damaged and become 0, and so does NaN. Full scale is 1; intact
@@ -263,7 +273,9 @@ class _Mixer:
     """Convert frames of one sample format, channel layout and sample rate to floats, all channels mixed or each."""
 
     def __init__(self, first: av.AudioFrame, channels: int) -> None:
-        self._format, self._channels = _format(first), channels
+        self._format = _format(first)
+        self._weights = _weights(first.layout) if channels == 1 else None
+        self._channels = first.layout.nb_channels
         self._graph = Graph()
         source = self._graph.add(
             "abuffer",
@@ -272,12 +284,8 @@ class _Mixer:
             channel_layout=first.layout.name,
             time_base=f"1/{first.sample_rate}",
         )
-        # The order in which filters are added decides which formats FFmpeg chooses between them, and so the last bit of
-        # each sample.
-        layout = ":channel_layouts=mono" if channels == 1 else ""
-        to_float = self._graph.add("aformat", f"sample_fmts=flt{layout}")
-        mix = [self._graph.add(*_mix(first))] if channels == 1 else []
-        self._graph.link_nodes(source, *mix, to_float, self._graph.add("abuffersink")).configure()
+        to_float = self._graph.add("aformat", "sample_fmts=flt")
+        self._graph.link_nodes(source, to_float, self._graph.add("abuffersink")).configure()
         self._graph.set_audio_frame_size(BLOCK_SAMPLES)
 
     def accepts(self, frame: av.AudioFrame) -> bool:
@@ -288,21 +296,48 @@ class _Mixer:
         self._graph.push(frame)
         while True:
             try:
-                samples: NDArray[Any] = self._graph.pull().to_ndarray()
+                samples: NDArray[Any] = self._graph.pull().to_ndarray().reshape(-1, self._channels)
             except (BlockingIOError, EOFError):  # the graph needs more frames, or has ended
                 return
-            yield samples.reshape(-1, self._channels)
+            yield samples if self._weights is None else _mixed(samples, self._weights)
 
 
-def _mix(frame: av.AudioFrame) -> tuple[str, str]:
-    """Return the filter that mixes all channels of such frames to one, with its arguments."""
-    layout, channels = frame.layout.name, frame.layout.nb_channels
-    if " channels" in layout or "ambisonic" in layout:
-        # The positions of the channels are unknown, so they are averaged.
-        return "pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels))
-    # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the mix
-    # cannot overflow.
-    return "aresample", "rematrix_maxval=1"
+def _mixed(samples: _FloatArray, weights: _FloatArray) -> _FloatArray:
+    """Mix a block of samples, (N, channels), to one channel, (N, 1)."""
+    # This is no matrix product, because numpy would use the threads of a library for it.
+    mix: _FloatArray = sum(samples[:, k] * weight for k, weight in enumerate(weights) if weight)
+    if len(weights) > 1:
+        some = samples[::ENERGY_STEP], mix[::ENERGY_STEP]
+        energies = np.einsum("nc,nc->c", some[0], some[0]) * weights**2
+        if np.einsum("n,n->", some[1], some[1]) < CANCELLED_BELOW * energies.sum():
+            # One channel stands for all. It is the first of the loud ones, as the loudest could be another one in the
+            # next block, and upside down.
+            return samples[:, [int(np.argmax(energies > energies.max() / 2))]]
+    return mix[:, np.newaxis]
+
+
+def _weights(layout: av.AudioLayout) -> _FloatArray:
+    """Return the weight of each channel in the mix, (channels,) float32; their sum is 1, so that it cannot overflow.
+
+    The centre, which carries the dialogue, has the largest, as in FFmpeg's own mix. That one leaves out whatever it has
+    no rule for: the sides and the ceiling of 22.2. Channels of unknown positions have equal weights. In ambisonics, the
+    first channel is what a microphone for all directions hears, and the others are differences between directions.
+    """
+    names = [channel.name for channel in layout.channels]
+    if " channels" in layout.name:
+        weights = [1.0] * len(names)
+    else:
+        weights = [next(weight for pattern, weight in _LOUDSPEAKERS if re.match(pattern, name)) for name in names]
+    return np.array(weights, np.float32) / np.float32(sum(weights))
+
+
+_LOUDSPEAKERS = (
+    (r"LFE|AMBI0*[1-9]", 0.0),  # low-frequency effects, and differences between directions
+    (r"FC$|AMBI0$", 1.0),
+    (r"[BS](L|R|C)$|SS[LR]|SD[LR]", 0.5),
+    (r"", math.sqrt(0.5)),
+)
+"""Patterns of FFmpeg's names of channels, and the weights of these in the mix; the first that fits counts."""
 
 
 def _format(frame: av.AudioFrame) -> tuple[str, str, int]:
