@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Self
 import av
 import numpy as np
 from av.container import InputContainer
-from av.stream import Disposition
 from numpy.typing import NDArray
 
 from reelscribe._files import OpenSource
@@ -32,7 +31,14 @@ from reelscribe.contract.chunking import HOPS_PER_SECOND, Chunker, Cutting, wind
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
 from reelscribe.decode.audio_reader import AudioReader, Resampler
-from reelscribe.decode.container import ffmpeg_reason, open_container, open_for_ffmpeg, stated_seconds
+from reelscribe.decode.container import (
+    choose_streams,
+    ffmpeg_reason,
+    open_container,
+    open_for_ffmpeg,
+    stated_seconds,
+    which_stream,
+)
 from reelscribe.errors import MediaError, UsageError, missing_package
 
 JUMP_SECONDS = 0.1
@@ -145,8 +151,8 @@ class AudioChunk(NamedTuple):
 class Audio:
     """The audio of an open media file, as a context manager that closes the file.
 
-    Of several audio streams, this reads the one that players choose: the first that is marked as default, or else the
-    first.
+    Of several audio streams, this reads the one that `choose_streams` names, or another one where nothing of that can
+    be decoded.
 
     Args:
         task: The request.
@@ -176,15 +182,28 @@ class Audio:
         self._frames: Iterator[av.AudioFrame] = iter(())
         with ExitStack() as stack:
             self.file = stack.enter_context(open_for_ffmpeg(task.path, task.stat))
-            try:
-                container = stack.enter_context(open_container(self.file.name))
-            except (av.FFmpegError, UnicodeError) as error:
-                raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
-            self.has_video = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)
-            if container.streams.audio:
-                self._reader = AudioReader(container, heartbeat)
-                self._read_info(self._reader, container)
+            empty = set[int]()
+            while True:
+                container = stack.enter_context(self._open())
+                video, audio = choose_streams(container, empty)
+                self.has_video = video is not None
+                if audio is None:
+                    break
+                self._reader = AudioReader(container, audio, heartbeat)
+                frames = self._reader.frames()
+                first = next(frames, None)
+                empty.add(audio.index)
+                if first or len(empty) == len(container.streams.audio):
+                    self._set_info(self._reader, container, first)
+                    self._frames = chain([first] if first else [], frames)
+                    break
             self._until_exit = stack.pop_all()
+
+    def _open(self) -> InputContainer:
+        try:
+            return open_container(self.file.name)
+        except (av.FFmpegError, UnicodeError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -194,14 +213,12 @@ class Audio:
     ) -> None:
         self._until_exit.__exit__(kind, error, trace)
 
-    def _read_info(self, reader: AudioReader, container: InputContainer) -> None:
-        """Set `info`.
+    def _set_info(self, reader: AudioReader, container: InputContainer, first: av.AudioFrame | None) -> None:
+        """Set `info`, also from the first frame.
 
-        This decodes the first frame: headers lack the number of samples that a decoder drops at the start (priming)
-        and, for some codecs, the sample rate.
+        Headers lack the number of samples that a decoder drops at the start (priming) and, for some codecs, the sample
+        rate.
         """
-        frames = reader.frames()
-        first = next(frames, None)
         codec = reader.stream.codec_context
         start = float(_pts_seconds(first) or 0) if first else 0.0
         media_start = start if container.start_time is None else container.start_time / av.time_base
@@ -212,6 +229,7 @@ class Audio:
             start_seconds=round(start, 6),
             media_start_seconds=round(min(start, media_start), 6),
             duration_seconds=round(stated_seconds(container), 6),
+            **which_stream(container, reader.stream),
         )
         self.channels = transcribed_channels(self._task.channels, self.info.channels)
         if self.channels > MAX_CHANNELS:
@@ -219,7 +237,6 @@ class Audio:
                 f"expected at most {MAX_CHANNELS} channels to transcribe each by itself, got {self.channels};"
                 " transcribe the mix of them"
             )
-        self._frames = chain([first] if first else [], frames)
 
     @property
     def why_incomplete(self) -> str | None:

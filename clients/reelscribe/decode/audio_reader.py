@@ -18,7 +18,7 @@ import soxr
 from av.audio.stream import AudioStream
 from av.filter import Graph
 from av.format import Flags
-from av.stream import Discard, Disposition, Stream
+from av.stream import Discard, Stream
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import to_int16
@@ -73,12 +73,11 @@ floating-point audio may exceed it, but not by 48 dB."""
 
 
 class AudioReader:
-    """Decode the audio stream that players choose: the first that is marked as default, or else the first.
-
-    Packets that cannot be decoded are left out and counted.
+    """Decode an audio stream. Packets that cannot be decoded are left out and counted.
 
     Args:
-        container: The open file, which has an audio stream.
+        container: The open file.
+        stream: The stream of it.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
@@ -86,17 +85,17 @@ class AudioReader:
     """
 
     stream: AudioStream
-    """The chosen stream."""
+    """The stream that is read."""
     timeline: Timeline
     """The timeline of the file; it is complete when all frames have been read."""
     why_incomplete: str | None = None
     """Reason why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
 
-    def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
-        self._container, self._heartbeat = container, heartbeat
-        streams = container.streams.audio
-        self.stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
-        codec = self.stream.codec_context
+    def __init__(
+        self, container: av.container.InputContainer, stream: AudioStream, heartbeat: Callable[[], None]
+    ) -> None:
+        self._container, self._heartbeat, self.stream = container, heartbeat, stream
+        codec = stream.codec_context
         if codec is None:
             raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout

@@ -8,7 +8,7 @@ so that a file of one frame need not be opened again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -27,7 +27,7 @@ from reelscribe.decode.container import (
     FROM_INDEX,
     MISSING_SECONDS,
     Timeline,
-    choose_video_stream,
+    choose_streams,
     demux,
     ffmpeg_reason,
     has_format_flag,
@@ -37,6 +37,8 @@ from reelscribe.decode.container import (
     open_without_probing,
     read_error_reason,
     stated_seconds,
+    streams_of,
+    which_stream,
 )
 from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
 from reelscribe.decode.random_access import find_closed_gops
@@ -127,8 +129,13 @@ def index_packets(name: str | SparseFile, heartbeat: Callable[[], None]) -> Pack
     """
     try:
         indexed = name if isinstance(name, SparseFile) and has_full_index(name) else None
-        with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
-            return _Scan(container, heartbeat, name, indexed).result()
+        empty = set[int]()
+        while True:
+            with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
+                scan = _Scan(container, heartbeat, name, indexed, empty)
+                empty.add(scan.stream_index)
+                if scan.has_frames or len(empty) == len(streams_of("video", container)):
+                    return scan.result()
     except (av.FFmpegError, UnicodeError) as error:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
@@ -142,10 +149,11 @@ class _Scan:
         heartbeat: Callable[[], None],
         name: str | SparseFile,
         indexed: SparseFile | None,
+        empty: Collection[int],
     ) -> None:
         self._name, self._indexed = name, indexed
         self._container, self._format = container, container.format
-        video = choose_video_stream(container)
+        video, self._audio = choose_streams(container, empty)
         if video is None:
             streams = ", ".join(stream.type for stream in container.streams) or "no streams"
             raise NoPictures(f"expected a video stream with pictures, got {streams}")
@@ -195,6 +203,16 @@ class _Scan:
         self._dts.append((packet.pts or 0) if packet.dts is None else packet.dts)
         if packet.pts is not None and (packet.pts >= self._last_pts or len(self._pts) == 1):
             self._last_pts, self._last_duration = packet.pts, packet.duration or 0
+
+    @property
+    def stream_index(self) -> int:
+        """Number of the video stream in the file."""
+        return self._video.index
+
+    @property
+    def has_frames(self) -> bool:
+        """True if there are frames in the video stream."""
+        return bool(self._keyframes)
 
     def result(self) -> PacketIndex:
         if not self._keyframes:
@@ -290,7 +308,7 @@ class _Scan:
         return np.sort(np.array(ticks, np.float64))
 
     def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
-        audio, first = self._container.streams.audio, self._first_decoder.first_frame
+        audio, first = self._audio, self._first_decoder.first_frame
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
         start, fps = float(times[0]), self._frame_rate
@@ -311,9 +329,10 @@ class _Scan:
             start_seconds=round(start, 6),
             end_seconds=round(end, 6),
             video_codec=self._video.codec_context.name,
-            audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
+            audio_codec=audio.codec_context.name if audio and audio.codec_context else None,
             skipped_frames=skipped,
             dynamic_range=dynamic_range_of(first, self._stated_range) if first else self._stated_range,
+            **which_stream(self._container, self._video),
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
