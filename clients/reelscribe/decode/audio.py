@@ -32,13 +32,12 @@ from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
 from reelscribe.decode.audio_reader import AudioReader, Resampler
 from reelscribe.decode.container import (
-    choose_streams,
     ffmpeg_reason,
     open_container,
     open_for_ffmpeg,
     stated_seconds,
-    which_stream,
 )
+from reelscribe.decode.streams import choose_streams, which_stream
 from reelscribe.errors import MediaError, UsageError, missing_package
 
 JUMP_SECONDS = 0.1
@@ -194,7 +193,7 @@ class Audio:
                 first = next(frames, None)
                 empty.add(audio.index)
                 if first or len(empty) == len(container.streams.audio):
-                    self._set_info(self._reader, container, first)
+                    self._set_info(self._reader, first)
                     self._frames = chain([first] if first else [], frames)
                     break
             self._until_exit = stack.pop_all()
@@ -213,13 +212,14 @@ class Audio:
     ) -> None:
         self._until_exit.__exit__(kind, error, trace)
 
-    def _set_info(self, reader: AudioReader, container: InputContainer, first: av.AudioFrame | None) -> None:
+    def _set_info(self, reader: AudioReader, first: av.AudioFrame | None) -> None:
         """Set `info`, also from the first frame.
 
         Headers lack the number of samples that a decoder drops at the start (priming) and, for some codecs, the sample
         rate.
         """
-        codec = reader.stream.codec_context
+        container, codec = reader.container, reader.stream.codec_context
+        index, others = which_stream(container, reader.stream)
         start = float(_pts_seconds(first) or 0) if first else 0.0
         media_start = start if container.start_time is None else container.start_time / av.time_base
         self.info = AudioInfo(
@@ -229,7 +229,8 @@ class Audio:
             start_seconds=round(start, 6),
             media_start_seconds=round(min(start, media_start), 6),
             duration_seconds=round(stated_seconds(container), 6),
-            **which_stream(container, reader.stream),
+            stream_index=index,
+            other_streams=others,
         )
         self.channels = transcribed_channels(self._task.channels, self.info.channels)
         if self.channels > MAX_CHANNELS:
@@ -270,14 +271,19 @@ class Audio:
                 wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
                 yield wanted._replace(silent=self._silence.is_silent(wanted.samples))
 
-    def _correct_duration(self) -> None:
-        """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back."""
+    def _correct_info(self) -> None:
+        """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back.
+
+        And if the stream was followed where its identifier changes, no other stream was left.
+        """
         assert self.info is not None
         assert self._reader is not None
         timeline = self._reader.timeline
         if not self.info.duration_seconds or len(timeline.offsets) > 1:
             seconds = max(0.0, timeline.end_seconds - self.info.media_start_seconds)
             self.info = replace(self.info, duration_seconds=round(seconds, 6))
+        index, others = which_stream(self._reader.container, self._reader.stream)
+        self.info = replace(self.info, stream_index=index, other_streams=others)
 
     def _wanted_frames(self) -> Iterator[av.AudioFrame]:
         """Yield the frames, up to one with another number of channels if each channel is read by itself."""
@@ -305,7 +311,7 @@ class Audio:
             yield from current.push(frame)
         if current:
             yield from current.finish()
-            self._correct_duration()
+            self._correct_info()
 
 
 class _ContinuousAudio:

@@ -1,4 +1,4 @@
-"""Open a media file with FFmpeg, choose its streams, read its packets, and find out whether it is complete.
+"""Open a media file with FFmpeg, read its packets, and find out whether it is complete.
 
 FFmpeg also reads lists of other files, such as playlists, and would open whatever they name: files of the machine, its
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
@@ -10,16 +10,14 @@ two frames before such a joint of transport streams may count as undecodable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import av
-from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.format import Flags
-from av.stream import Disposition, Stream
-from av.video.stream import VideoStream
+from av.stream import Stream
 
 from reelscribe._files import OpenSource, SparseFile, size_in
 from reelscribe.errors import MediaError
@@ -36,9 +34,6 @@ _WHITELISTS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "fil
 
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
-
-_IMPAIRED = Disposition.hearing_impaired | Disposition.visual_impaired
-"""What audio for some listeners is marked with, such as a description of the pictures."""
 
 PACKETS_PER_HEARTBEAT = 100
 """Number of packets after which a reader calls its heartbeat again."""
@@ -58,6 +53,12 @@ complete files differ by less."""
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
+
+FOLLOW = {"merge_pmt_versions": "1"}
+"""Options of FFmpeg with which it takes streams of a transport stream for one where their identifiers change on the
+way. It goes by their places in the list, and mixes streams where one was inserted, so this is for files alone of which
+`Continuation` says that a stream goes on elsewhere.
+"""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
@@ -196,86 +197,6 @@ def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     return bool(container_format.flags & mask)
 
 
-def choose_streams(
-    container: InputContainer, empty: Collection[int] = ()
-) -> tuple[VideoStream | None, AudioStream | None]:
-    """Return the video stream and the audio stream that a player shows and plays.
-
-    Of video, those that are marked as default come first, then larger ones, then those that come first in the file. A
-    still picture beside a video, such as the first item of an animated AVIF, is not its video. Of audio, this is the
-    choice of FFmpeg's own player among what belongs to the same programme: audio for the impaired comes last, what is
-    marked as default first, and else the bit rate decides. Streams that cannot be decoded are left to the last.
-
-    Args:
-        container: The open file.
-        empty: Numbers of streams that are known to hold nothing.
-
-    Returns:
-        The streams; None if there is none, or of video only attached pictures, such as the cover of an album.
-    """
-    videos, audios = streams_of("video", container), streams_of("audio", container)
-    readable = [stream for stream in (*videos, *audios) if _may_be_readable(container, stream, empty)]
-    videos = [video for video in videos if video in readable] or videos
-    moving = [video for video in videos if not (video.disposition & Disposition.still_image or video.frames == 1)]
-    video = max(moving or videos, key=lambda video: (_weight(video), _pixels(video)), default=None)
-    audios = [audio for audio in audios if audio in readable] or audios
-    return video, _best_audio(container, audios, video)
-
-
-def streams_of(kind: Literal["video", "audio"], container: InputContainer) -> list[Any]:
-    """Return the streams of one kind, except for attached pictures.
-
-    Args:
-        kind: The kind.
-        container: The open file.
-    """
-    streams = (stream for stream in container.streams if stream.type == kind)
-    return [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
-
-
-def which_stream(container: InputContainer, stream: VideoStream | AudioStream) -> dict[str, int]:
-    """Return the fields that say which of several streams is read; none if the file has only one of this kind.
-
-    Args:
-        container: The open file.
-        stream: The chosen stream.
-
-    Returns:
-        `stream_index` and `other_streams` of a description, or nothing.
-    """
-    others = len(streams_of("video" if isinstance(stream, VideoStream) else "audio", container)) - 1
-    return {"stream_index": stream.index, "other_streams": others} if others > 0 else {}
-
-
-def _may_be_readable(container: InputContainer, stream: Stream, empty: Collection[int]) -> bool:
-    states_frames = "mp4" in container.format.name and not is_fragmented(container)
-    return bool(stream.codec_context and stream.index not in empty and (stream.frames or not states_frames))
-
-
-def _weight(stream: Stream) -> int:
-    """Return by how much a stream's marks let FFmpeg's player prefer it."""
-    return (not stream.disposition & _IMPAIRED) + bool(stream.disposition & Disposition.default)
-
-
-def _pixels(video: VideoStream) -> int:
-    """Return the number of pixels of a frame; 0 if FFmpeg does not know the codec."""
-    return video.codec_context.width * video.codec_context.height if video.codec_context else 0
-
-
-def _best_audio(
-    container: InputContainer, audios: Sequence[AudioStream], video: VideoStream | None
-) -> AudioStream | None:
-    """Return the one of `audios` that FFmpeg's player would play with a video."""
-    kept = {stream.index: stream.disposition for stream in container.streams.audio}
-    for stream in container.streams.audio:
-        if stream not in audios:
-            stream.disposition = Disposition.hearing_impaired  # FFmpeg must not choose it, and takes no list
-    best: Any = container.streams.best("audio", related=video)
-    for stream in container.streams.audio:
-        stream.disposition = kept[stream.index]
-    return best if best in audios else max(audios, key=_weight, default=None)
-
-
 class Timeline:
     """Places the packets of a file on one timeline, even if the clock of the file jumps back.
 
@@ -341,12 +262,43 @@ def demux(
         UnicodeError: The same; FFmpeg's message is not UTF-8.
     """
     timeline = timeline or Timeline(container)
-    for count, packet in enumerate(container.demux()):
+    for count, packet in enumerate(packets_of(container)):
         if count % PACKETS_PER_HEARTBEAT == 0:
             heartbeat()
-        if packet.size:
-            timeline.place(packet)
+        timeline.place(packet)
+        yield packet
+
+
+def packets_of(container: InputContainer, *streams: Stream) -> Iterator[av.Packet[Any]]:
+    """Read the packets of streams, with the times that the file states.
+
+    Args:
+        container: The open file.
+        streams: The streams; none for all of them.
+
+    Yields:
+        Each packet that has content, as `demux` does.
+
+    Raises:
+        av.FFmpegError: The file cannot be read any further.
+        UnicodeError: The same; FFmpeg's message is not UTF-8.
+    """
+    merged, positions = is_followed(container), dict[int, int]()
+    with suppress(IndexError):  # PyAV raises it at the end, if FFmpeg has found streams that it does not know
+        for packet in container.demux(*streams):
+            if not packet.size:
+                continue
+            if merged and packet.pos is not None:
+                # FFmpeg keeps the last packet before a change of identifiers until the file ends, out of its order.
+                if packet.pos < positions.get(packet.stream_index, 0):
+                    continue
+                positions[packet.stream_index] = packet.pos
             yield packet
+
+
+def is_followed(container: InputContainer) -> bool:
+    """Return whether a file was opened with `FOLLOW`."""
+    return FOLLOW.keys() <= container.options.keys()
 
 
 def is_fragmented(container: InputContainer) -> bool:

@@ -13,7 +13,6 @@ from av.video.stream import VideoStream
 
 from reelscribe.contract.source import DynamicRange, VideoInfo
 from reelscribe.decode.container import (
-    choose_streams,
     ffmpeg_reason,
     may_state_end_time,
     open_container,
@@ -21,6 +20,7 @@ from reelscribe.decode.container import (
     stated_seconds,
 )
 from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.decode.streams import choose_streams
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
