@@ -191,11 +191,11 @@ class Audio:
                 self._reader = AudioReader(container, audio, heartbeat)
                 frames = self._reader.frames()
                 first = next(frames, None)
-                empty.add(audio.index)
-                if first or len(empty) == len(container.streams.audio):
+                if first or len(empty | {audio.index}) == len(container.streams.audio) or audio.index in empty:
                     self._set_info(self._reader, first)
                     self._frames = chain([first] if first else [], frames)
                     break
+                empty.add(audio.index)
             self._until_exit = stack.pop_all()
 
     def _open(self) -> InputContainer:

@@ -105,9 +105,10 @@ class AudioReader:
         if codec is None:
             raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
-        if problem := _header_problem(layout.nb_channels, codec.sample_rate):
-            raise MediaError(problem)
-        if " channels" in layout.name:
+        self._problem = _header_problem(layout.nb_channels, codec.sample_rate)
+        if self._problem and (layout.nb_channels or codec.sample_rate):  # neither is known of audio that begins late
+            raise MediaError(self._problem)
+        if " channels" in layout.name and layout.nb_channels:
             # PyAV frees a custom channel order twice, which crashes the process. A layout without an order is safe.
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
@@ -144,6 +145,8 @@ class AudioReader:
                 yield frame
         with suppress(av.FFmpegError):
             yield from self.stream.decode(None)  # frames that the decoder still holds
+        if self._problem and not self._decoded_seconds:
+            raise MediaError(self._problem)
         self.why_incomplete = self.why_incomplete or self._find_damage()
 
     def _demux(self) -> Iterator[av.Packet[AudioStream]]:

@@ -134,10 +134,10 @@ def index_packets(name: str | SparseFile, heartbeat: Callable[[], None]) -> Pack
         while True:
             with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
                 scan = _Scan(container, heartbeat, name, indexed, empty)
-                empty.add(scan.stream_index)
-                if scan.has_frames or len(empty) == len(streams_of("video", container)):
+                if scan.is_moving or scan.stream_index in empty or len(streams_of("video", container)) == 1:
                     index, can_be_followed = scan.result(), scan.continuation.can_be_followed
                     break
+                empty.add(scan.stream_index)
         if can_be_followed:
             with open_without_probing(name, **FOLLOW) as container:
                 followed = _Scan(container, heartbeat, name, None, ()).result()
@@ -220,9 +220,9 @@ class _Scan:
         return self._video.index
 
     @property
-    def has_frames(self) -> bool:
-        """True if there are frames in the video stream."""
-        return bool(self._keyframes)
+    def is_moving(self) -> bool:
+        """True if there are several frames in the video stream."""
+        return len(self._keyframes) > 1
 
     def result(self) -> PacketIndex:
         if not self._keyframes:

@@ -33,7 +33,7 @@ def choose_streams(
 
     Args:
         container: The open file.
-        empty: Numbers of streams that are known to hold nothing.
+        empty: Numbers of streams that are known to hold nothing, or one picture.
 
     Returns:
         The streams; None if there is none, or of video only attached pictures, such as the cover of an album.
@@ -90,15 +90,17 @@ def _pixels(video: VideoStream) -> int:
 def _best_audio(
     container: InputContainer, audios: Sequence[AudioStream], video: VideoStream | None
 ) -> AudioStream | None:
-    """Return the one of `audios` that FFmpeg's player would play with a video."""
+    """Return the one of `audios` that FFmpeg's player would play with a video; another one, if it would play nothing."""
     kept = {stream.index: stream.disposition for stream in container.streams.audio}
     for stream in container.streams.audio:
         if stream not in audios:
             stream.disposition = Disposition.hearing_impaired  # FFmpeg must not choose it, and takes no list
     best: Any = container.streams.best("audio", related=video)
+    of_any_programme = container.streams.best("audio")
     for stream in container.streams.audio:
         stream.disposition = kept[stream.index]
-    return best if best in audios else max(audios, key=_weight, default=None)
+    # Audio of another programme than that of the pictures is not theirs.
+    return best if best in audios or best is not of_any_programme else max(audios, key=_weight, default=None)
 
 
 class Continuation:

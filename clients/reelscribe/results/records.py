@@ -305,8 +305,8 @@ class Record:
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of each field. Every record has every field but those of speakers and
-        the translation.
+        """Yield the name and the value of each field. Every record has every field but those of speakers,
+        of several streams, and the translation.
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
