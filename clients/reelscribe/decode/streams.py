@@ -90,7 +90,7 @@ def _pixels(video: VideoStream) -> int:
 def _best_audio(
     container: InputContainer, audios: Sequence[AudioStream], video: VideoStream | None
 ) -> AudioStream | None:
-    """Return the one of `audios` that FFmpeg's player would play with a video; another one, if it would play nothing."""
+    """Return the one of `audios` that FFmpeg's player plays with a video, or another one where it would play none."""
     kept = {stream.index: stream.disposition for stream in container.streams.audio}
     for stream in container.streams.audio:
         if stream not in audios:
