@@ -134,6 +134,12 @@ def test_what_cannot_be_followed_is_incomplete(tmp_path, options, why, back):
     assert re.match(why, audio.read(path).why_incomplete)
 
 
+def test_padding_is_no_other_stream(tmp_path):
+    path = odd_media.write(tmp_path / "padded.ts", "mpeg2video", range(50), audio="mp2")
+    path.write_bytes(path.read_bytes() + (b"\x47\x1f\xff\x10" + b"\xff" * 184) * (path.stat().st_size // 188))
+    assert (read_numbers(path)[2], audio.read(path).why_incomplete) == (None, None)
+
+
 def test_pictures_in_another_codec_are_not_taken_for_those_of_the_first(tmp_path):
     path = write_halves(tmp_path, "libx264")
     numbers, _, why_incomplete = read_numbers(path)

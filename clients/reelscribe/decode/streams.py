@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import av
@@ -19,6 +21,14 @@ _IMPAIRED = Disposition.hearing_impaired | Disposition.visual_impaired
 
 _OVERHEAD = 1.05
 """Size of a packet in a transport stream, with all headers, per byte of it, at most."""
+
+_PACKET_START = re.compile(
+    rb"\x47(?![\x40\x60][\x00-\x1f])[\x40-\x7f].[\x10-\x3f].{0,183}?\x00\x00\x01[\xbd\xc0-\xef]", re.DOTALL
+)
+"""What a packet of video or audio begins with in a transport stream: ISO/IEC 13818-1, sections 2.4.3.2 and 2.4.3.6."""
+
+_SEARCHED_BYTES = 2**20
+"""How much of a stretch without packets of known streams is searched for those of others."""
 
 
 def choose_streams(
@@ -176,7 +186,11 @@ class Continuation:
 
     def _add_bytes(self, start: int, end: float) -> None:
         """Take where a packet starts and ends in the file, to find stretches without a packet of any known stream."""
-        unread, seconds = start - self._position, self._end - (self._start or 0.0)
-        if seconds > MISSING_SECONDS and unread * seconds > MISSING_SECONDS * self._position and not self._unlisted:
-            self._unlisted = round(unread), self._end
+        unread, seconds = start - round(self._position), self._end - (self._start or 0.0)
+        is_long = seconds > MISSING_SECONDS and unread * seconds > MISSING_SECONDS * self._position
+        if is_long and not self._unlisted:
+            with suppress(OSError), open(self._container.name, "rb") as file:  # a fetched copy has no name
+                file.seek(start - unread)
+                if _PACKET_START.search(file.read(min(unread, _SEARCHED_BYTES))):  # it is no padding
+                    self._unlisted = unread, self._end
         self._position = max(self._position, end)
