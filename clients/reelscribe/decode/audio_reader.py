@@ -156,7 +156,7 @@ class AudioReader:
                 if _belongs_to(packet, self.stream):
                     self._bytes += packet.size
                     yield packet
-                elif self._continuation.can_be_followed:
+                elif self._continuation.successor is not None and self._continuation.can_be_followed:
                     self._follow()
                     yield from islice(self._demux(), self._packets, None)
                     return

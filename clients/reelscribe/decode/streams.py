@@ -19,6 +19,9 @@ from reelscribe.decode.container import MISSING_SECONDS, has_format_flag, is_fol
 _IMPAIRED = Disposition.hearing_impaired | Disposition.visual_impaired
 """What audio for some listeners is marked with, such as a description of the pictures."""
 
+_SHORT_BYTES = 20 * 188
+"""Distance between packets of known streams in which there is no other stream worth mentioning."""
+
 _OVERHEAD = 1.05
 """Size of a packet in a transport stream, with all headers, per byte of it, at most."""
 
@@ -128,32 +131,38 @@ class Continuation:
 
     def __init__(self, container: InputContainer, stream: VideoStream | AudioStream) -> None:
         self._stream, self._container = stream, container
-        self._others = {other.index for other in streams_of(stream.type, container)} - {stream.index}
+        ticks = {each.index: float(each.time_base or 0) for each in streams_of(stream.type, container)}
+        self._index, self._tick = stream.index, ticks.pop(stream.index)
+        self._others = ticks  # seconds, of each other stream of the kind
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
-        self._start: float | None = None
-        self._end = 0.0
-        self._began: dict[int, float | None] = {}  # times at which other streams began, since the last packet
         self._is_transport_stream = container.format.name == "mpegts"
-        self._position = 0.0  # in the file, behind all packets so far
+        self._is_needed = bool(self._others) or self._is_transport_stream
+        self._start: int | None = None  # of the first packet, in ticks, as the next one
+        self._end = 0
+        self._began: dict[int, float | None] = {}  # times at which other streams began, since the last packet
+        self._position = 0  # in the file, behind all packets so far
         self._unlisted: tuple[int, float] | None = None
 
     def add(self, packet: av.Packet[Any]) -> None:
         """Take the next packet of the file, of any stream."""
-        index = packet.stream_index
-        if self._is_transport_stream and packet.pos is not None:
-            self._add_bytes(packet.pos, packet.pos + _OVERHEAD * packet.size)
-        if packet.pts is None or self.successor is not None:
+        if not self._is_needed:
             return
-        if index == self._stream.index:
-            seconds = float(packet.pts * packet.time_base)
-            self._start = seconds if self._start is None else self._start
-            self._end = max(self._end, seconds + float((packet.duration or 0) * packet.time_base))
+        index, pts = packet.stream_index, packet.pts
+        if self._is_transport_stream and (position := packet.pos) is not None:
+            if position > self._position + _SHORT_BYTES:
+                self._search(position)
+            self._position = max(self._position, position + int(_OVERHEAD * packet.size))
+        if pts is None or self.successor is not None:
+            return
+        if index == self._index:
+            self._start = pts if self._start is None else self._start
+            self._end = max(self._end, pts + (packet.duration or 0))
             if self._began:
                 self._began = dict.fromkeys(self._began)
-        elif index in self._others:
-            seconds = float(packet.pts * packet.time_base)
+        elif tick := self._others.get(index):
+            seconds, end = pts * tick, self._end * self._tick
             # Streams of a recording may have different clocks.
-            follows = self._start is not None and (self._is_recording or seconds > self._end - MISSING_SECONDS)
+            follows = self._start is not None and (self._is_recording or seconds > end - MISSING_SECONDS)
             began = self._began.setdefault(index, seconds if follows else None)
             if began is not None and seconds - began > MISSING_SECONDS:
                 self.successor = index
@@ -171,11 +180,11 @@ class Continuation:
         """What is not read, after the last packet of the file; None if nothing goes on elsewhere."""
         if self.successor is not None:
             return (
-                f"cut short: after {self._end:.1f} s it goes on in another stream, number {self.successor} of the file,"
-                " which is not read; split the file there"
+                f"cut short: after {self._end * self._tick:.1f} s it goes on in another stream, number {self.successor}"
+                " of the file, which is not read; split the file there"
             )
         if self._is_transport_stream:
-            self._add_bytes(self._container.size, 0)
+            self._search(self._container.size)
         if self._unlisted:
             unread, seconds = self._unlisted
             return (
@@ -184,13 +193,12 @@ class Continuation:
             )
         return None
 
-    def _add_bytes(self, start: int, end: float) -> None:
-        """Take where a packet starts and ends in the file, to find stretches without a packet of any known stream."""
-        unread, seconds = start - round(self._position), self._end - (self._start or 0.0)
+    def _search(self, position: int) -> None:
+        """Look for packets of other streams between those of known ones, if these lie far apart."""
+        unread, seconds = position - self._position, (self._end - (self._start or 0)) * self._tick
         is_long = seconds > MISSING_SECONDS and unread * seconds > MISSING_SECONDS * self._position
         if is_long and not self._unlisted:
             with suppress(OSError), open(self._container.name, "rb") as file:  # a fetched copy has no name
-                file.seek(start - unread)
+                file.seek(self._position)
                 if _PACKET_START.search(file.read(min(unread, _SEARCHED_BYTES))):  # it is no padding
-                    self._unlisted = unread, self._end
-        self._position = max(self._position, end)
+                    self._unlisted = unread, self._end * self._tick
