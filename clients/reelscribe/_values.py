@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from reelscribe.contract.fields import known_fields
 from reelscribe.contract.outcomes import (
     Caption,
     ClipFailure,
@@ -29,7 +30,6 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
-from reelscribe.contract.speech import known_fields
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count
 from reelscribe.viewer.notebook import Moment, strip
@@ -97,7 +97,7 @@ class SavedError:
     message: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedAudio(AudioInfo):
     """The audio stream of a record."""
 
@@ -184,6 +184,8 @@ class SavedRecord:
         """Return the record as JSON: what `json.loads` makes of its line."""
         fields_of_line = replace(self, _file="", _folder=None)
         value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of_line))
+        for name in ("media", "audio"):
+            value[name] = value[name] and known_fields(value[name].items())
         for name in ("segments", "translations", "silences", "speech_failures"):
             value[name] = value[name] and [known_fields(each.items()) for each in value[name]]
         for segment in (*value["segments"], *(value["translations"] or ())):

@@ -8,7 +8,7 @@ import pytest
 
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError
-from support.audio import CHUNK, RATE, caf, frames, read, tone, wav, write
+from support.audio import CHUNK, RATE, caf, read, tone, wav, write
 
 
 def test_channels_in_an_unusual_order_do_not_crash_the_process(tmp_path):
@@ -16,17 +16,6 @@ def test_channels_in_an_unusual_order_do_not_crash_the_process(tmp_path):
     samples = np.array([[1000, 3000]], np.int16) * np.ones((RATE, 1), np.int16)
     path.write_bytes(caf(samples, labels=(2, 1)))
     assert set(read(path).samples) == {2000}
-
-
-def test_the_default_stream_is_read(tmp_path):
-    path = tmp_path / "languages.mkv"
-    with av.open(str(path), "w") as file:
-        first, second = (file.add_stream("pcm_s16le", rate=RATE, layout="mono") for _ in range(2))
-        first.disposition, second.disposition = 0, av.stream.Disposition.default
-        for stream, hertz in ((first, 440), (second, 880)):
-            for frame in frames([(0, tone(hertz, 1))], RATE, "mono", "s16"):
-                file.mux(stream.encode(frame))
-    assert int(np.argmax(np.abs(np.fft.rfft(read(path).samples)))) == 880
 
 
 def test_the_video_of_an_mp4_file_is_not_read(tmp_path):

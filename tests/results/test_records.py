@@ -382,7 +382,9 @@ def test_every_field_is_documented(line):
     turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
     english = Translation(**vars(CALL[0]))
     said = replace(TRANSCRIBED, settings=TRANSLATED, results=lambda: [*CALL, english])
-    spoken = replace(ALL, transcript_result=said, speaker_result=turns)
+    video = replace(CAPTIONED, video=replace(CAPTIONED.video, stream_index=1, other_streams=1))
+    said = replace(said, audio=replace(said.audio, stream_index=2, other_streams=1))
+    spoken = replace(ALL, caption_result=video, transcript_result=said, speaker_result=turns)
     names = field_names(json.loads(line(replace(spoken, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     of_translations = {name for name in written if name.startswith("translations[]")}
@@ -393,6 +395,15 @@ def test_every_field_is_documented(line):
     rows = re.findall(r"^\| (`[^|]+`) \|", text, re.M)
     written -= {"clips[].json.what"}  # whatever the schema asks for
     assert written == {name for row in rows for name in re.findall(r"`([\w.\[\]]+)`", row)}
+
+
+def test_of_several_streams_a_record_says_which_was_read_and_how_many_were_not(line):
+    several = {"stream_index": 2, "other_streams": 1}
+    read = replace(TRANSCRIBED, audio=replace(TRANSCRIBED.audio, **several))
+    audio = json.loads(line(Record(SOURCE, transcript_result=read)))["audio"]
+    assert several.items() <= audio.items()
+    assert several.keys().isdisjoint(json.loads(line(TRANSCRIPT))["audio"])
+    assert several.keys().isdisjoint(json.loads(line(RECORD))["media"])
 
 
 def test_segments_have_the_speakers_of_turns_and_a_record_without_turns_has_no_such_fields(line):

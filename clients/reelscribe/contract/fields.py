@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -21,6 +21,21 @@ from reelscribe.errors import UsageError, brief
 
 LARGEST = 2**53
 """Largest whole number that is expected anywhere; up to it, every program reads numbers of JSON exactly."""
+
+
+_ABSENT = ("speaker", "translation", "stream_index", "other_streams")
+"""Fields that are left out where they are None."""
+
+
+def known_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object as JSON has them: without those that hardly any object has, where it has none.
+
+    So what has none is written as it was before there were any.
+
+    Args:
+        fields: The names and the values of the fields.
+    """
+    return {name: value for name, value in fields if value is not None or name not in _ABSENT}
 
 
 def read_text(name: str, value: Any) -> str:

@@ -143,12 +143,16 @@ class VideoInfo:
     video_codec: str
     """FFmpeg's name of the video decoder."""
     audio_codec: str | None
-    """FFmpeg's name of the decoder of the first audio stream; None if there is no such stream or decoder."""
+    """FFmpeg's name of the decoder of the audio stream that is played with it; None if there is none."""
     skipped_frames: int = 0
     """Number of frames that are left out at the beginning, because the file begins in the middle of a group of
     pictures: they refer to frames that it does not have. No other number or time counts them."""
     dynamic_range: DynamicRange = "sdr"
     """Dynamic range of the stored frames. Frames of a high one are mapped to the colours of a standard one."""
+    stream_index: int | None = None
+    """Number of the stream in the file, from 0; None if the file has no other video stream."""
+    other_streams: int | None = None
+    """Number of other video streams, besides pictures such as covers, which are not read; None if there are none."""
 
     @property
     def shown_size(self) -> tuple[int, int]:
@@ -261,3 +265,7 @@ class AudioInfo:
     """Presentation time at which players start the file, in seconds; at most `start_seconds`."""
     duration_seconds: float
     """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""
+    stream_index: int | None = None
+    """Number of the stream in the file, from 0; None if the file has no other audio stream."""
+    other_streams: int | None = None
+    """Number of other audio streams, which are not read; None if there are none."""

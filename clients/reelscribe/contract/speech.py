@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.fields import read_confidence, read_list, read_number, read_text
+from reelscribe.contract.fields import known_fields, read_confidence, read_list, read_number, read_text
 from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]
@@ -125,17 +124,6 @@ class Word:
     """Mean probability (0 to 1) of its tokens; None if it is not known."""
     speaker: str | None = None
     """Name of who says it, that of its Utterance; None if that is not known, as in a chunk."""
-
-
-def known_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object as JSON has them: without a speaker or a translation where there is none.
-
-    So what has none is written as it was before there were any.
-
-    Args:
-        fields: The names and the values of the fields.
-    """
-    return {name: value for name, value in fields if value is not None or name not in ("speaker", "translation")}
 
 
 @dataclass(frozen=True)

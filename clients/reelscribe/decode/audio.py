@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Self
 import av
 import numpy as np
 from av.container import InputContainer
-from av.stream import Disposition
 from numpy.typing import NDArray
 
 from reelscribe._files import OpenSource
@@ -32,7 +31,13 @@ from reelscribe.contract.chunking import HOPS_PER_SECOND, Chunker, Cutting, wind
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
 from reelscribe.decode.audio_reader import AudioReader, Resampler
-from reelscribe.decode.container import ffmpeg_reason, open_container, open_for_ffmpeg, stated_seconds
+from reelscribe.decode.container import (
+    ffmpeg_reason,
+    open_container,
+    open_for_ffmpeg,
+    stated_seconds,
+)
+from reelscribe.decode.streams import choose_streams, which_stream
 from reelscribe.errors import MediaError, UsageError, missing_package
 
 JUMP_SECONDS = 0.1
@@ -145,8 +150,8 @@ class AudioChunk(NamedTuple):
 class Audio:
     """The audio of an open media file, as a context manager that closes the file.
 
-    Of several audio streams, this reads the one that players choose: the first that is marked as default, or else the
-    first.
+    Of several audio streams, this reads the one that `choose_streams` names, or another one where nothing of that can
+    be decoded.
 
     Args:
         task: The request.
@@ -176,15 +181,28 @@ class Audio:
         self._frames: Iterator[av.AudioFrame] = iter(())
         with ExitStack() as stack:
             self.file = stack.enter_context(open_for_ffmpeg(task.path, task.stat))
-            try:
-                container = stack.enter_context(open_container(self.file.name))
-            except (av.FFmpegError, UnicodeError) as error:
-                raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
-            self.has_video = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)
-            if container.streams.audio:
-                self._reader = AudioReader(container, heartbeat)
-                self._read_info(self._reader, container)
+            empty = set[int]()
+            while True:
+                container = stack.enter_context(self._open())
+                video, audio = choose_streams(container, empty)
+                self.has_video = video is not None
+                if audio is None:
+                    break
+                self._reader = AudioReader(container, audio, heartbeat)
+                frames = self._reader.frames()
+                first = next(frames, None)
+                if first or len(empty | {audio.index}) == len(container.streams.audio) or audio.index in empty:
+                    self._set_info(self._reader, first)
+                    self._frames = chain([first] if first else [], frames)
+                    break
+                empty.add(audio.index)
             self._until_exit = stack.pop_all()
+
+    def _open(self) -> InputContainer:
+        try:
+            return open_container(self.file.name)
+        except (av.FFmpegError, UnicodeError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -194,15 +212,14 @@ class Audio:
     ) -> None:
         self._until_exit.__exit__(kind, error, trace)
 
-    def _read_info(self, reader: AudioReader, container: InputContainer) -> None:
-        """Set `info`.
+    def _set_info(self, reader: AudioReader, first: av.AudioFrame | None) -> None:
+        """Set `info`, also from the first frame.
 
-        This decodes the first frame: headers lack the number of samples that a decoder drops at the start (priming)
-        and, for some codecs, the sample rate.
+        Headers lack the number of samples that a decoder drops at the start (priming) and, for some codecs, the sample
+        rate.
         """
-        frames = reader.frames()
-        first = next(frames, None)
-        codec = reader.stream.codec_context
+        container, codec = reader.container, reader.stream.codec_context
+        index, others = which_stream(container, reader.stream)
         start = float(_pts_seconds(first) or 0) if first else 0.0
         media_start = start if container.start_time is None else container.start_time / av.time_base
         self.info = AudioInfo(
@@ -212,6 +229,8 @@ class Audio:
             start_seconds=round(start, 6),
             media_start_seconds=round(min(start, media_start), 6),
             duration_seconds=round(stated_seconds(container), 6),
+            stream_index=index,
+            other_streams=others,
         )
         self.channels = transcribed_channels(self._task.channels, self.info.channels)
         if self.channels > MAX_CHANNELS:
@@ -219,7 +238,6 @@ class Audio:
                 f"expected at most {MAX_CHANNELS} channels to transcribe each by itself, got {self.channels};"
                 " transcribe the mix of them"
             )
-        self._frames = chain([first] if first else [], frames)
 
     @property
     def why_incomplete(self) -> str | None:
@@ -253,14 +271,19 @@ class Audio:
                 wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
                 yield wanted._replace(silent=self._silence.is_silent(wanted.samples))
 
-    def _correct_duration(self) -> None:
-        """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back."""
+    def _correct_info(self) -> None:
+        """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back.
+
+        And if the stream was followed where its identifier changes, no other stream was left.
+        """
         assert self.info is not None
         assert self._reader is not None
         timeline = self._reader.timeline
         if not self.info.duration_seconds or len(timeline.offsets) > 1:
             seconds = max(0.0, timeline.end_seconds - self.info.media_start_seconds)
             self.info = replace(self.info, duration_seconds=round(seconds, 6))
+        index, others = which_stream(self._reader.container, self._reader.stream)
+        self.info = replace(self.info, stream_index=index, other_streams=others)
 
     def _wanted_frames(self) -> Iterator[av.AudioFrame]:
         """Yield the frames, up to one with another number of channels if each channel is read by itself."""
@@ -288,7 +311,7 @@ class Audio:
             yield from current.push(frame)
         if current:
             yield from current.finish()
-            self._correct_duration()
+            self._correct_info()
 
 
 class _ContinuousAudio:

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,20 +21,23 @@ import soxr
 from av.audio.stream import AudioStream
 from av.filter import Graph
 from av.format import Flags
-from av.stream import Discard, Disposition, Stream
+from av.stream import Discard, Stream
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import to_int16
 from reelscribe.decode.container import (
+    FOLLOW,
     MISSING_SECONDS,
     Timeline,
     demux,
     has_format_flag,
     missing_bytes,
     missing_seconds,
+    open_container,
     read_error_reason,
     stated_end,
 )
+from reelscribe.decode.streams import Continuation
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -83,36 +87,38 @@ floating-point audio may exceed it, but not by 48 dB."""
 
 
 class AudioReader:
-    """Decode the audio stream that players choose: the first that is marked as default, or else the first.
-
-    Packets that cannot be decoded are left out and counted.
+    """Decode an audio stream. Packets that cannot be decoded are left out and counted.
 
     Args:
-        container: The open file, which has an audio stream.
+        container: The open file.
+        stream: The stream of it.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
         MediaError: The codec is unknown, or the header is implausible.
     """
 
+    container: av.container.InputContainer
+    """The open file."""
     stream: AudioStream
-    """The chosen stream."""
+    """The stream that is read."""
     timeline: Timeline
     """The timeline of the file; it is complete when all frames have been read."""
     why_incomplete: str | None = None
     """Reason why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
 
-    def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
-        self._container, self._heartbeat = container, heartbeat
-        streams = container.streams.audio
-        self.stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
-        codec = self.stream.codec_context
+    def __init__(
+        self, container: av.container.InputContainer, stream: AudioStream, heartbeat: Callable[[], None]
+    ) -> None:
+        self.container, self._heartbeat, self.stream = container, heartbeat, stream
+        codec = stream.codec_context
         if codec is None:
             raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
-        if problem := _header_problem(layout.nb_channels, codec.sample_rate):
-            raise MediaError(problem)
-        if " channels" in layout.name:
+        self._problem = _header_problem(layout.nb_channels, codec.sample_rate)
+        if self._problem and (layout.nb_channels or codec.sample_rate):  # neither is known of audio that begins late
+            raise MediaError(self._problem)
+        if " channels" in layout.name and layout.nb_channels:
             # PyAV frees a custom channel order twice, which crashes the process. A layout without an order is safe.
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
@@ -121,7 +127,7 @@ class AudioReader:
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
-        self.timeline = Timeline(container)
+        self.timeline, self._continuation = Timeline(container), Continuation(container, stream)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
         self._reads_audio_only = "mp4" in container.format.name
@@ -149,16 +155,33 @@ class AudioReader:
                 yield frame
         with suppress(av.FFmpegError):
             yield from self.stream.decode(None)  # frames that the decoder still holds
+        if self._problem and not self._decoded_seconds:
+            raise MediaError(self._problem)
         self.why_incomplete = self.why_incomplete or self._find_damage()
 
     def _demux(self) -> Iterator[av.Packet[AudioStream]]:
         try:
-            for packet in demux(self._container, self._heartbeat, self.timeline):
+            for packet in demux(self.container, self._heartbeat, self.timeline):
+                self._continuation.add(packet)
                 if _belongs_to(packet, self.stream):
                     self._bytes += packet.size
                     yield packet
+                elif self._continuation.successor is not None and self._continuation.can_be_followed:
+                    self._follow()
+                    yield from islice(self._demux(), self._packets, None)
+                    return
         except (av.FFmpegError, UnicodeError) as error:
-            self.why_incomplete = read_error_reason(self._container, error)
+            self.why_incomplete = read_error_reason(self.container, error)
+        self.why_incomplete = self.why_incomplete or self._continuation.why_incomplete
+
+    def _follow(self) -> None:
+        """Open the file again so that the stream goes on where its identifier changes, and begin with no packet."""
+        self.container, index = open_container(self.container.name, **FOLLOW), self.stream.index
+        stream = self.container.streams[index]
+        assert isinstance(stream, AudioStream)
+        self.stream, self._bytes = stream, 0
+        self.stream.codec_context.thread_count = 1
+        self.timeline, self._continuation = Timeline(self.container), Continuation(self.container, stream)
 
     def _is_undamaged(self, packet: av.Packet[AudioStream]) -> bool:
         """Return whether a packet that cannot be decoded is no damage."""
@@ -172,7 +195,7 @@ class AudioReader:
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
-        if lacking := missing_bytes(self._container, self._container.name):
+        if lacking := missing_bytes(self.container, self.container.name):
             return f"cut short: {lacking} of the bytes it announces are missing"
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
@@ -180,7 +203,7 @@ class AudioReader:
         # Without a container, everything between two intact frames is one packet, so a single packet may be large.
         if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, packets):
             return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of audio cannot be decoded"
-        if self._container.format.name == "flac" and self.stream.duration:
+        if self.container.format.name == "flac" and self.stream.duration:
             stated = float(self.stream.duration * (self.stream.time_base or 0))
             missing = stated - self._decoded_seconds
             if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
@@ -189,28 +212,28 @@ class AudioReader:
 
     def _missing_seconds(self) -> float:
         """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
-        if self._container.format.name == "wav" and self._bit_rate:
+        if self.container.format.name == "wav" and self._bit_rate:
             return self._missing_bytes_of_riff() * 8 / self._bit_rate
         if len(self.timeline.offsets) > 1:
             return 0.0  # the header knows the clock of one part only
         end_seconds = self.timeline.end_seconds
-        if self.stream.duration and (self._reads_audio_only or self._container.format.name in ESTIMATED_FORMATS):
+        if self.stream.duration and (self._reads_audio_only or self.container.format.name in ESTIMATED_FORMATS):
             implied_bytes = self.stream.duration * float(self.stream.time_base or 0) * self._bit_rate / 8
             estimated = (
-                self._container.format.name in ESTIMATED_FORMATS
+                self.container.format.name in ESTIMATED_FORMATS
                 and abs(implied_bytes - self._bytes) < ESTIMATE_TOLERANCE * self._bytes
             )
-            return 0.0 if estimated else stated_end(self._container, self.stream) - end_seconds
-        if self._reads_audio_only and len(self._container.streams) > 1:
+            return 0.0 if estimated else stated_end(self.container, self.stream) - end_seconds
+        if self._reads_audio_only and len(self.container.streams) > 1:
             return 0.0  # another stream, which was not read, may be the longest
-        return missing_seconds(self._container, end_seconds)
+        return missing_seconds(self.container, end_seconds)
 
     def _missing_bytes_of_riff(self) -> int:
         """Return how much larger a WAV file should be; FFmpeg itself reduces the stated size to the actual one."""
-        with Path(self._container.name).open("rb") as file:
+        with Path(self.container.name).open("rb") as file:
             kind, size = struct.unpack("<4sI", file.read(8))
         known = kind == b"RIFF" and size < _RIFF_UNKNOWN_SIZE
-        return size + 8 - self._container.size if known else 0
+        return size + 8 - self.container.size if known else 0
 
 
 def _header_problem(channels: int, sample_rate: int) -> str | None:

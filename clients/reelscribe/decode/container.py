@@ -1,4 +1,4 @@
-"""Open a media file with FFmpeg, choose its video stream, read its packets, and find out whether it is complete.
+"""Open a media file with FFmpeg, read its packets, and find out whether it is complete.
 
 FFmpeg also reads lists of other files, such as playlists, and would open whatever they name: files of the machine, its
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import av
 from av.container import InputContainer
 from av.format import Flags
-from av.stream import Disposition, Stream
-from av.video.stream import VideoStream
+from av.stream import Stream
 
 from reelscribe._files import OpenSource, SparseFile, size_in
 from reelscribe.errors import MediaError
@@ -54,6 +53,12 @@ complete files differ by less."""
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
+
+FOLLOW = {"merge_pmt_versions": "1"}
+"""Options of FFmpeg with which it takes streams of a transport stream for one where their identifiers change on the
+way. It goes by their places in the list, and mixes streams where one was inserted, so this is for files alone of which
+`Continuation` says that a stream goes on elsewhere.
+"""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
@@ -192,36 +197,6 @@ def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     return bool(container_format.flags & mask)
 
 
-def choose_video_stream(container: InputContainer) -> VideoStream | None:
-    """Return the video stream that a player shows.
-
-    Streams that are marked as default come first, then larger ones, then those that come first in the file. A still
-    picture beside a video, such as the first item of an animated AVIF, is not its video.
-
-    Args:
-        container: The open file.
-
-    Returns:
-        The stream; None if there are only attached pictures, such as the cover of an album.
-    """
-    videos = [video for video in container.streams.video if not video.disposition & Disposition.attached_pic]
-    moving = [video for video in videos if not _is_still(video)]
-    return max(moving or videos, key=lambda video: (_is_default(video), _pixels(video)), default=None)
-
-
-def _is_still(video: VideoStream) -> bool:
-    return bool(video.disposition & Disposition.still_image) or video.frames == 1
-
-
-def _is_default(video: VideoStream) -> bool:
-    return bool(video.disposition & Disposition.default)
-
-
-def _pixels(video: VideoStream) -> int:
-    """Return the number of pixels of a frame; 0 if FFmpeg does not know the codec."""
-    return video.codec_context.width * video.codec_context.height if video.codec_context else 0
-
-
 class Timeline:
     """Places the packets of a file on one timeline, even if the clock of the file jumps back.
 
@@ -287,12 +262,43 @@ def demux(
         UnicodeError: The same; FFmpeg's message is not UTF-8.
     """
     timeline = timeline or Timeline(container)
-    for count, packet in enumerate(container.demux()):
+    for count, packet in enumerate(packets_of(container)):
         if count % PACKETS_PER_HEARTBEAT == 0:
             heartbeat()
-        if packet.size:
-            timeline.place(packet)
+        timeline.place(packet)
+        yield packet
+
+
+def packets_of(container: InputContainer, *streams: Stream) -> Iterator[av.Packet[Any]]:
+    """Read the packets of streams, with the times that the file states.
+
+    Args:
+        container: The open file.
+        streams: The streams; none for all of them.
+
+    Yields:
+        Each packet that has content, as `demux` does.
+
+    Raises:
+        av.FFmpegError: The file cannot be read any further.
+        UnicodeError: The same; FFmpeg's message is not UTF-8.
+    """
+    merged, positions = is_followed(container), dict[int, int]()
+    with suppress(IndexError):  # PyAV raises it at the end, if FFmpeg has found streams that it does not know
+        for packet in container.demux(*streams):
+            if not packet.size:
+                continue
+            if merged and packet.pos is not None:
+                # FFmpeg keeps the last packet before a change of identifiers until the file ends, out of its order.
+                if packet.pos < positions.get(packet.stream_index, 0):
+                    continue
+                positions[packet.stream_index] = packet.pos
             yield packet
+
+
+def is_followed(container: InputContainer) -> bool:
+    """Return whether a file was opened with `FOLLOW`."""
+    return FOLLOW.keys() <= container.options.keys()
 
 
 def is_fragmented(container: InputContainer) -> bool:

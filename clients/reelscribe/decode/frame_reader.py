@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from reelscribe._files import SparseFile
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
-from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing
+from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing, packets_of
 from reelscribe.decode.packet_index import INDEXED_FORMATS, PacketIndex
 from reelscribe.decode.random_access import (
     MAX_REORDER,
@@ -160,7 +160,7 @@ class FrameReader:
 
     @contextmanager
     def _decoder(self, only: Sequence[int] | None, highest: NDArray[np.int64] | None) -> Iterator[_Decoder]:
-        with open_without_probing(self._name) as container:
+        with open_without_probing(self._name, **self._packets.options) as container:
             seeking = self._seeking if self._can_seek else None
             decoder = _Decoder(container, self._packets, self._heartbeat, seeking, only, highest)
             try:
@@ -327,11 +327,10 @@ class _Decoder:
 
     def _demux(self) -> Iterator[av.Packet[VideoStream]]:
         with suppress(av.FFmpegError):  # the frames after a read error are lost
-            for packet in self._container.demux(self._stream):
-                if packet.size:
-                    if len(self._packets.clock_offsets) > 1:
-                        self._timeline.place(packet)
-                    yield self._filter.unpack(packet)
+            for packet in packets_of(self._container, self._stream):
+                if len(self._packets.clock_offsets) > 1:
+                    self._timeline.place(packet)
+                yield self._filter.unpack(packet)
 
     def _seek(self, keyframe: int, seconds_before: float) -> None:
         try:

@@ -8,9 +8,9 @@ so that a file of one frame need not be opened again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import av
@@ -24,10 +24,10 @@ from reelscribe._files import SparseFile
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
+    FOLLOW,
     FROM_INDEX,
     MISSING_SECONDS,
     Timeline,
-    choose_video_stream,
     demux,
     ffmpeg_reason,
     has_format_flag,
@@ -40,6 +40,7 @@ from reelscribe.decode.container import (
 )
 from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
 from reelscribe.decode.random_access import find_closed_gops
+from reelscribe.decode.streams import Continuation, choose_streams, streams_of, which_stream
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
@@ -102,6 +103,8 @@ class PacketIndex:
     """Description of the stream."""
     why_incomplete: str | None
     """Reason why frames are missing; None if the file is complete."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of FFmpeg with which the file is opened to find these packets."""
 
     def index_of(self, pts: int | None) -> int:
         """Return the index of the frame with this presentation time; -1 if there is none, or times do not tell."""
@@ -127,10 +130,22 @@ def index_packets(name: str | SparseFile, heartbeat: Callable[[], None]) -> Pack
     """
     try:
         indexed = name if isinstance(name, SparseFile) and has_full_index(name) else None
-        with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
-            return _Scan(container, heartbeat, name, indexed).result()
+        empty = set[int]()
+        while True:
+            with open_without_probing(name, **(FROM_INDEX if indexed else {})) as container:
+                scan = _Scan(container, heartbeat, name, indexed, empty)
+                if scan.is_moving or scan.stream_index in empty or len(streams_of("video", container)) == 1:
+                    index, can_be_followed = scan.result(), scan.continuation.can_be_followed
+                    break
+                empty.add(scan.stream_index)
+        if can_be_followed:
+            with open_without_probing(name, **FOLLOW) as container:
+                followed = _Scan(container, heartbeat, name, None, ()).result()
+            if followed.info.frames > index.info.frames:
+                index = replace(followed, options=FOLLOW)
     except (av.FFmpegError, UnicodeError) as error:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+    return index
 
 
 class _Scan:
@@ -142,10 +157,11 @@ class _Scan:
         heartbeat: Callable[[], None],
         name: str | SparseFile,
         indexed: SparseFile | None,
+        empty: Collection[int],
     ) -> None:
         self._name, self._indexed = name, indexed
         self._container, self._format = container, container.format
-        video = choose_video_stream(container)
+        video, self._audio = choose_streams(container, empty)
         if video is None:
             streams = ", ".join(stream.type for stream in container.streams) or "no streams"
             raise NoPictures(f"expected a video stream with pictures, got {streams}")
@@ -155,6 +171,7 @@ class _Scan:
         self._video.codec_context.thread_count = 1
         self._stated_range = dynamic_range_of_transfer(self._video.codec_context.color_trc)  # a decoder may forget it
         self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
+        self.continuation = Continuation(container, self._video)
         self._first_decoder = _FirstFrameDecoder(self._video, self._format)
         self._closed_gops = ClosedGopDetector(self._video)
         self._is_mpeg4 = self._video.codec_context.name == "mpeg4"
@@ -170,6 +187,7 @@ class _Scan:
     def _read(self, heartbeat: Callable[[], None]) -> None:
         try:
             for packet in demux(self._container, heartbeat, self._timeline):
+                self.continuation.add(packet)
                 if _belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
@@ -195,6 +213,16 @@ class _Scan:
         self._dts.append((packet.pts or 0) if packet.dts is None else packet.dts)
         if packet.pts is not None and (packet.pts >= self._last_pts or len(self._pts) == 1):
             self._last_pts, self._last_duration = packet.pts, packet.duration or 0
+
+    @property
+    def stream_index(self) -> int:
+        """Number of the video stream in the file."""
+        return self._video.index
+
+    @property
+    def is_moving(self) -> bool:
+        """True if there are several frames in the video stream."""
+        return len(self._keyframes) > 1
 
     def result(self) -> PacketIndex:
         if not self._keyframes:
@@ -290,10 +318,11 @@ class _Scan:
         return np.sort(np.array(ticks, np.float64))
 
     def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
-        audio, first = self._container.streams.audio, self._first_decoder.first_frame
+        audio, first = self._audio, self._first_decoder.first_frame
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
         start, fps = float(times[0]), self._frame_rate
+        index, others = which_stream(self._container, self._video)
         end = float(times[-1]) + (last_seconds or 1 / (fps or 1))
         duration = stated_seconds(self._container)
         if len(self._timeline.offsets) > 1 or duration < (1 - STATED_TOLERANCE) * (end - start):
@@ -311,15 +340,17 @@ class _Scan:
             start_seconds=round(start, 6),
             end_seconds=round(end, 6),
             video_codec=self._video.codec_context.name,
-            audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
+            audio_codec=audio.codec_context.name if audio and audio.codec_context else None,
             skipped_frames=skipped,
             dynamic_range=dynamic_range_of(first, self._stated_range) if first else self._stated_range,
+            stream_index=index,
+            other_streams=others,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
         """Compare the packets with what the header states."""
-        if self._read_error:
-            return self._read_error
+        if why := self._read_error or self.continuation.why_incomplete:
+            return why
         end_seconds = self._timeline.end_seconds
         missing = missing_seconds(self._container, end_seconds)
         if end_seconds and missing > MISSING_SECONDS and len(self._timeline.offsets) == 1:

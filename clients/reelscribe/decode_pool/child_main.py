@@ -154,17 +154,17 @@ def read_header(path: str) -> Header:
     import av
 
     from reelscribe.decode.container import (
-        choose_video_stream,
         ffmpeg_reason,
         open_for_ffmpeg,
         open_without_probing,
         stated_seconds,
     )
+    from reelscribe.decode.streams import choose_streams
 
     with open_for_ffmpeg(path) as file:
         try:
             with open_without_probing(file.name, analyzeduration="1") as container:
-                video = choose_video_stream(container)
+                video, _ = choose_streams(container)
                 rate = video.average_rate or video.guessed_rate if video else 0
                 seconds = stated_seconds(container)
                 return Header(seconds if seconds > 0 else None, None if rate is None else float(rate))

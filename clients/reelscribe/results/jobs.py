@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from reelscribe.contract.fields import check_types, read_count, read_list, read_number, read_text
+from reelscribe.contract.fields import check_types, known_fields, read_count, read_list, read_number, read_text
 from reelscribe.contract.outcomes import SourceError, Turn
 from reelscribe.contract.source import AudioInfo, Section, Span, VideoInfo
 
@@ -29,7 +29,7 @@ class SavedVideo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {**vars(self), "info": vars(self.info)}
+        return {**vars(self), "info": known_fields(vars(self.info).items())}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -57,7 +57,7 @@ class SavedAudio:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps, without turns if there are none."""
-        value: dict[str, Any] = {"info": vars(self.info), "why_incomplete": self.why_incomplete}
+        value: dict[str, Any] = {"info": known_fields(vars(self.info).items()), "why_incomplete": self.why_incomplete}
         if self.turns is not None:
             value["turns"] = [(turn.start, turn.end, turn.speaker) for turn in self.turns]
         return value

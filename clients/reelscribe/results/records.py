@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from reelscribe.contract.fields import read_count
+from reelscribe.contract.fields import known_fields, read_count
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
@@ -34,7 +34,7 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
-from reelscribe.contract.speech import BOTH, Word, known_fields, transcribed_channels
+from reelscribe.contract.speech import BOTH, Word, transcribed_channels
 from reelscribe.errors import OutputError
 from reelscribe.results.flags import Described, chosen_to_differ, speech_flags, with_flags
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
@@ -305,8 +305,8 @@ class Record:
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of each field. Every record has every field but those of speakers and
-        the translation.
+        """Yield the name and the value of each field. Every record has every field but those of speakers,
+        of several streams, and the translation.
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
@@ -321,8 +321,8 @@ class Record:
         yield "extra", self.extra
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
-        yield "media", _object(video) if video else None
-        yield "audio", {**vars(heard.audio), "seconds": heard.decoded_seconds} if heard else None
+        yield "media", known_fields(vars(video).items()) if video else None
+        yield "audio", {**known_fields(vars(heard.audio).items()), "seconds": heard.decoded_seconds} if heard else None
         summary = self.summary_result and self.summary_result.summary
         yield "summary", {**vars(summary), "keywords": [*summary.keywords]} if summary else None
         yield "summary_settings", self.summary_result.settings.id if self.summary_result else None

@@ -1,5 +1,6 @@
 """The page of a source shows all lines of its record, also of one that is odd, long, or not what it should be."""
 
+import json
 import re
 
 import aiohttp
@@ -7,10 +8,12 @@ import pytest
 
 from reelscribe.contract.outcomes import SourceSummary
 from reelscribe.viewer.content.source_page import LINES_A_SECTION, SourcePage
-from reelscribe.viewer.media.media_files import MediaFiles
+from reelscribe.viewer.index.saved_record import read_record
+from reelscribe.viewer.index.source_row import read_line
+from reelscribe.viewer.media.media_files import MediaFiles, playback_of_format
 from reelscribe.viewer.pages.views import Site, Speaker
 from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
-from support.exporting import record, spoken_by, transcript_record, video, with_summary
+from support.exporting import audio, record, spoken_by, transcript_record, video, with_summary
 
 
 @pytest.fixture
@@ -97,6 +100,18 @@ def test_a_page_tells_that_speakers_toml_cannot_be_read(view_of, tmp_path):
 )
 def test_the_size_of_a_video_is_the_one_that_players_show(view_of, stored, shown):
     assert view_of(record("a.mp4", media=video() | stored)).facts[0].value.startswith(shown)
+
+
+def test_streams_that_were_not_read_are_counted_and_a_preview_plays_the_one_that_was(view_of):
+    value = record("a.mp4", media=video(), audio=audio() | {"stream_index": 2, "other_streams": 3})
+    shown, heard, *_ = view_of(value).facts
+    assert (shown.label, heard.label) == ("Video", "Audio")
+    assert "not read" not in shown.value
+    assert heard.value.endswith("; 3 other streams of the file not read")
+    line = json.dumps(value).encode()
+    row, saved = read_line(line, doc=0, file=0, start=0).row, read_record(line)
+    assert playback_of_format(row, saved, previews=False).player == "video"
+    assert playback_of_format(row, saved, previews=True).player == "preview"
 
 
 def test_of_lines_that_begin_together_the_first_are_shown_and_the_others_counted(view_of):

@@ -12,6 +12,7 @@ from typing import Any
 from reelscribe.errors import MALFORMED, OutputError, UsageError, brief
 from reelscribe.export.annotations_reader import read_settings
 from reelscribe.export.speakers import NameChange, SpeakerNames, change_speaker_names, read_speaker_names
+from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
@@ -393,15 +394,21 @@ def _words(segment: Segment) -> tuple[Word, ...]:
     return tuple(found)
 
 
+def _left(others: int | None) -> str:
+    """Return what is said of streams of the same kind that are not read."""
+    return f"; {count(others, 'other stream')} of the file not read" if others else ""
+
+
 def _facts(record: SavedRecord) -> Iterator[Fact]:
     media, audio = record.media, record.audio
     if media:
         (width, height), stored = media.shown_size, (media.width, media.height)
         size = f"{width} x {height}" + ("" if (width, height) == stored else f" (stored as {stored[0]} x {stored[1]})")
-        yield Fact("Video", f"{size}, {media.video_codec}, {media.average_fps:g} frames a second")
+        left = _left(media.other_streams)
+        yield Fact("Video", f"{size}, {media.video_codec}, {media.average_fps:g} frames a second{left}")
     if audio:
         channels = "1 channel" if audio.channels == 1 else f"{audio.channels} channels"
-        yield Fact("Audio", f"{audio.codec}, {audio.sample_rate:,} Hz, {channels}")
+        yield Fact("Audio", f"{audio.codec}, {audio.sample_rate:,} Hz, {channels}{_left(audio.other_streams)}")
     elif media and media.audio_codec:
         yield Fact("Audio", media.audio_codec)
     if record.source.bytes is not None:

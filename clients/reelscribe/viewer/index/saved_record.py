@@ -136,6 +136,7 @@ class Media(msgspec.Struct):
     end_seconds: float = 0.0
     video_codec: str = ""
     audio_codec: str | None = None
+    other_streams: int | None = None
 
     @property
     def shown_size(self) -> tuple[int, int]:
@@ -156,6 +157,7 @@ class Audio(msgspec.Struct):
     media_start_seconds: float = 0.0
     duration_seconds: float = 0.0
     seconds: float = 0.0
+    other_streams: int | None = None
 
 
 class SourcePart(msgspec.Struct, gc=False):

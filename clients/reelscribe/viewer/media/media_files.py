@@ -220,11 +220,13 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
     video = record.media.video_codec if record.media else ""
     audio = record.audio.codec if record.audio else record.media.audio_codec if record.media else None
     video_plays, audio_plays = not video or video in _VIDEO_CODECS, not audio or audio in _AUDIO_CODECS
-    if media_type and video_plays and audio_plays and (video or audio):
+    others = any(stream and stream.other_streams for stream in (record.media, record.audio))
+    if media_type and video_plays and audio_plays and (video or audio) and not (others and previews):
         player: Literal["video", "audio"] = "video" if video else "audio"
         return Playback(player, type=media_type, or_preview=previews and bool(video), in_store=in_store)
     if previews and (video or audio):
-        return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
+        why = "may play another of its streams" if others and video_plays and audio_plays else "cannot play the file"
+        return Playback("preview", f"This is a small preview, because browsers {why}.", "video/webm")
     if not video and not audio:
         return Playback("none", "No video and no audio that could be played was found in the file.")
     codecs = " and ".join(codec for codec in (video, audio) if codec)

@@ -25,7 +25,7 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.container import demux
 from reelscribe.decode.frame_conversion import FrameScaler, dynamic_range_of_transfer
 from reelscribe.errors import MediaError, OutputError
-from reelscribe.viewer.media.unindexed_video import find_video, make_scaler, open_media
+from reelscribe.viewer.media.unindexed_video import find_streams, make_scaler, open_media
 
 LONGER_SIDE = 480
 """Largest side of the pictures, in pixels."""
@@ -97,7 +97,7 @@ def _transcode(request: dict[str, Any], send: Send) -> None:
 
 def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler, FrameArray] | None:
     """Return what scales the pictures of a file, and its first one; None if it has no pictures."""
-    video = find_video(container)
+    video, _ = find_streams(container)
     if video is None:
         return None
     stated = dynamic_range_of_transfer(video.codec_context.color_trc)
@@ -114,12 +114,12 @@ def _copy(
     first: tuple[FrameScaler, FrameArray] | None,
     send: Send,
 ) -> None:
-    video, audio = find_video(container), next(iter(container.streams.audio), None)
+    video, audio = find_streams(container)
     copies: dict[int, _VideoCopy | _AudioCopy] = {}
     if video and first:
         video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
         copies[video.index] = _VideoCopy(preview, *first)
-    if audio and audio.codec_context:
+    if audio:
         copies[audio.index] = _AudioCopy(preview, audio)
     if not copies:
         raise MediaError("expected pictures or audio that can be decoded, got neither")

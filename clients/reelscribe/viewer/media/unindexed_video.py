@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import av
+from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 
 from reelscribe.contract.source import DynamicRange, VideoInfo
 from reelscribe.decode.container import (
-    choose_video_stream,
     ffmpeg_reason,
     may_state_end_time,
     open_container,
@@ -20,6 +20,7 @@ from reelscribe.decode.container import (
     stated_seconds,
 )
 from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.decode.streams import choose_streams
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
@@ -44,14 +45,14 @@ def open_media(path: str) -> Iterator[av.container.InputContainer]:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
-def find_video(container: av.container.InputContainer) -> VideoStream | None:
-    """Return the video stream that runs read; None if there is none that can be decoded.
+def find_streams(container: av.container.InputContainer) -> tuple[VideoStream | None, AudioStream | None]:
+    """Return the video and the audio stream that runs read; None where there is none that can be decoded.
 
     Args:
         container: The open file.
     """
-    video = choose_video_stream(container)
-    return video if video and video.codec_context else None
+    video, audio = choose_streams(container)
+    return video if video and video.codec_context else None, audio if audio and audio.codec_context else None
 
 
 def require_video(container: av.container.InputContainer) -> VideoStream:
@@ -63,7 +64,7 @@ def require_video(container: av.container.InputContainer) -> VideoStream:
     Raises:
         NoPictures: There is none that can be decoded.
     """
-    video = find_video(container)
+    video, _ = find_streams(container)
     if video is None:
         raise NoPictures("expected a video stream with pictures")
     video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
