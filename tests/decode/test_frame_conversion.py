@@ -12,7 +12,7 @@ from PIL import Image
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.decode.frame_conversion import FrameScaler, Stated
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write_pictures
@@ -166,8 +166,7 @@ def test_frames_whose_last_row_is_stored_first_are_not_flipped(mode):
     graph.push(av.VideoFrame.from_ndarray(np.ascontiguousarray(CORNERS[::-1])).reformat(format="yuv420p"))
     frame = graph.pull()
     assert frame.planes[0].line_size < 0
-    info = VideoInfo(1, 128, 96, 0, 1.0, 1, 10, 0, 0.1, "none", None)
-    assert corners(FrameScaler(info, InputSize(48, 36), mode)(frame).astype(int)) == EXPECTED
+    assert corners(FrameScaler(Stated("sdr", 1.0), InputSize(48, 36), mode)(frame).astype(int)) == EXPECTED
 
 
 def test_exact_scales_the_full_frame_with_pil(media):

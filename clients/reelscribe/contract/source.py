@@ -125,11 +125,11 @@ class VideoInfo:
     duration_seconds: float
     """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""
     width: int
-    """Width of a stored frame in pixels, before rotation."""
+    """Width of the first frame in pixels as it is stored, without what its container wants to be cut off."""
     height: int
-    """Height of a stored frame in pixels, before rotation."""
+    """Height of it."""
     rotation: int
-    """Degrees by which a player turns the stored frames clockwise: 0, 90, 180 or 270."""
+    """Degrees by which a player turns the stored frames clockwise: 0, 90, 180 or 270, seldom others."""
     pixel_aspect: float
     """Width of a stored pixel divided by its height, as it is shown; 1.0 for square pixels."""
     frames: int
@@ -149,6 +149,8 @@ class VideoInfo:
     pictures: they refer to frames that it does not have. No other number or time counts them."""
     dynamic_range: DynamicRange = "sdr"
     """Dynamic range of the stored frames. Frames of a high one are mapped to the colours of a standard one."""
+    mirrored: bool = False
+    """Whether a player exchanges left and right of the stored frames, before it turns them."""
 
     @property
     def shown_size(self) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def _make(request: dict[str, Any], send: Send) -> None:
             seconds = round(max(0.0, frame.time or 0.0), 3)
             if seconds not in sent:
                 sent.add(seconds)
-                scale = scale or make_scaler(video, stated, frame, LONGER_SIDE)
+                scale = scale or make_scaler(container, video, stated, frame, LONGER_SIDE)
                 send(to_webp(scale(frame)), seconds=seconds)
 
 
