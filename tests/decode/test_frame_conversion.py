@@ -42,13 +42,17 @@ EXPECTED = [pytest.approx(colour, abs=4) for colour in corners(CORNERS)]
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_frames_are_rotated_as_the_file_states(tmp_path, mode, degrees):
+def test_frames_are_mirrored_and_turned_as_the_file_states(tmp_path, mode, degrees, mirrored):
     path = tmp_path / "turned.mp4"
-    stored = np.ascontiguousarray(np.rot90(CORNERS, degrees // 90))  # counterclockwise
-    write_pictures(path, "libx264", [stored] * 3, set_up=lambda stream: stream.set_display_rotation(-degrees))
+    stored = np.rot90(CORNERS, degrees // 90)  # counterclockwise
+    stored = np.ascontiguousarray(stored[:, ::-1] if mirrored else stored)
+    # FFmpeg mirrors behind the turn.
+    turn = degrees if mirrored else -degrees
+    write_pictures(path, "libx264", [stored] * 3, set_up=lambda stream: stream.set_display_rotation(turn, mirrored))
     info, image = only_frame(path, InputSize(64, 48), mode)
-    assert (info.rotation, info.shown_size) == (degrees, (128, 96))
+    assert (info.rotation, info.mirrored, info.shown_size) == (degrees, mirrored, (128, 96))
     assert (info.width, info.height) == ((96, 128) if degrees in (90, 270) else (128, 96))
     assert corners(image) == EXPECTED
     _, image = only_frame(path, InputSize(32, 30, shortest_edge=30), mode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 
 from reelscribe.contract.frames import FrameArray, InputSize
 
@@ -57,7 +57,7 @@ def flatten(image: Image.Image) -> Image.Image:
     """Return an image in RGB, on `BACKGROUND` where it is transparent, so that no hidden colour shows."""
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
-    image = image.convert("RGBA")
-    flat = Image.new("RGB", image.size, BACKGROUND)
-    flat.paste(image, mask=image.getchannel("A"))
+    flat = image.convert("RGB")
+    alpha = image if "A" in image.getbands() else image.convert("RGBA")
+    flat.paste(BACKGROUND, mask=ImageChops.invert(alpha.getchannel("A")))
     return flat

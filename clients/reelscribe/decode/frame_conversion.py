@@ -10,8 +10,9 @@ methods of scaling, named by `Resize`; docs/decisions/fast-scaling-by-default.md
 Frames of a high dynamic range (HDR) are mapped to the colours of other video: with "fast" when they are scaled,
 otherwise before.
 
-Each frame is shown by what it states itself: its size, its display matrix and, in recordings, the shape of its pixels
-may change within a file. A frame of another shape than the video gets black bars, as in a player's window.
+Each frame is shown by what it states itself: its size and, in recordings, the shape of its pixels may change within a
+file. A frame of another shape than the first one gets black bars, as in a player's window. As FFmpeg's own player does
+it, all are turned as the first one, because some streams state that at keyframes only.
 
 Frames of interlaced video have two fields, each of which has every other line. Many frames are only marked as
 interlaced: both of their fields show the same moment, as those of films on television. So frames are deinterlaced only
@@ -30,6 +31,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
 from io import BytesIO
+from itertools import chain
 from math import atan2, degrees, hypot
 from typing import Any
 
@@ -110,6 +112,9 @@ SAME_SHAPE = 0.01
 _MOST_SHOWN = 2**16
 """Largest width of a frame in square pixels. Files that state more are wrong about their pixels."""
 
+_SIDE_DATA_TYPES = 40
+"""Kinds of side data that frames have in FFmpeg 8, and some more; `Type` has the first of them."""
+
 Margins = tuple[int, int, int, int]
 """What is cut off a stored frame at its left, top, right and bottom, in pixels."""
 
@@ -123,6 +128,11 @@ class Stated:
     pixel_aspect: float | None
     """Width of a stored pixel divided by its height; None if each frame states its own, as in recordings and in streams
     without a container."""
+    degrees: int = 0
+    """Degrees from 0 to 359 by which frames are turned clockwise. Those that are turned by other than multiples of 90
+    keep their size, and lose their corners."""
+    mirrored: bool = False
+    """Whether left and right of the frames are exchanged before."""
     margins: Margins | None = None
     """What is cut off each frame; None if nothing is."""
 
@@ -151,7 +161,7 @@ class FrameScaler:
         Returns:
             (size.height, size.width, 3) uint8 RGB.
         """
-        turned, mirrored = orientation_of(frame)
+        turned, mirrored = self._stated.degrees, self._stated.mirrored
         shown = shown_size(frame.width, frame.height, turned, pixel_aspect_of(frame, self._stated.pixel_aspect))
         dynamic_range = dynamic_range_of(frame, self._stated.dynamic_range)
         size = self._size if self._shape is None else _within(self._size, shown, self._shape)
@@ -189,18 +199,22 @@ def _with_bars(image: FrameArray, size: InputSize) -> FrameArray:
     return whole
 
 
-def read_stated(container: InputContainer, video: VideoStream, dynamic_range: DynamicRange) -> Stated:
+def read_stated(
+    container: InputContainer, video: VideoStream, dynamic_range: DynamicRange, first: av.VideoFrame | None
+) -> Stated:
     """Return what a file states about the pictures of its video.
 
     Args:
         container: The open file.
         video: The stream, of which a frame was decoded.
         dynamic_range: Dynamic range of frames that state none.
+        first: The first frame; None if it cannot be decoded.
     """
     repeats_headers = any(has_format_flag(container.format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
     aspect = float(video.sample_aspect_ratio or video.codec_context.sample_aspect_ratio or 1)
     margins = _margins_in(video) if container.format.name in INDEXED_FORMATS else None
-    return Stated(dynamic_range, None if repeats_headers else aspect, margins)
+    turned, mirrored = _orientation_of(first) if first else (0, False)
+    return Stated(dynamic_range, None if repeats_headers else aspect, turned, mirrored, margins)
 
 
 def pixel_aspect_of(frame: av.VideoFrame, stated: float | None) -> float:
@@ -217,17 +231,15 @@ def pixel_aspect_of(frame: av.VideoFrame, stated: float | None) -> float:
     return float(_filtered(frame, "crop", "iw:2:0:0", "scale", shown).width / frame.width)
 
 
-def orientation_of(frame: av.VideoFrame) -> tuple[int, bool]:
-    """Return how a player turns a frame, by its display matrix, as FFmpeg's own player does it.
-
-    Args:
-        frame: The frame.
-
-    Returns:
-        Degrees from 0 to 359 by which it is turned clockwise, and whether its left and right are exchanged before.
-        Frames that are turned by other than multiples of 90 keep their size, and are never mirrored.
-    """
-    matrix: Any = frame.side_data.get(Type.DISPLAYMATRIX)
+def _orientation_of(frame: av.VideoFrame) -> tuple[int, bool]:
+    """Return `degrees` and `mirrored` of `Stated` by the display matrix of a frame, as FFmpeg's own player turns it."""
+    try:
+        side_data = frame.side_data
+    except ValueError:  # PyAV does not know some kinds of it, such as EXIF
+        unknown = range(len(Type), _SIDE_DATA_TYPES)
+        deletions = (("sidedata", f"mode=delete:type={number}") for number in unknown)
+        side_data = _filtered(frame, *chain.from_iterable(deletions)).side_data
+    matrix: Any = side_data.get(Type.DISPLAYMATRIX)
     if matrix is None:
         return 0, False
     # x goes to (a, b), and y to (c, d).

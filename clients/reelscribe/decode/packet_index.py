@@ -44,7 +44,6 @@ from reelscribe.decode.frame_conversion import (
     cropped,
     dynamic_range_of,
     dynamic_range_of_transfer,
-    orientation_of,
     read_stated,
 )
 from reelscribe.decode.random_access import find_closed_gops
@@ -220,7 +219,7 @@ class _Scan:
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
         why_incomplete = self._why_incomplete(len(times))
-        stated = read_stated(self._container, self._video, self._dynamic_range)
+        stated = read_stated(self._container, self._video, self._dynamic_range, self._first_decoder.first_frame)
         is_odd = skipped or why_incomplete or not identify or self._indexed  # its packets tell no GOPs
         return PacketIndex(
             container_format=self._format.name,
@@ -307,7 +306,6 @@ class _Scan:
         audio, codec = self._container.streams.audio, self._video.codec_context
         first = self._first_decoder.first_frame
         shown = cropped(first, stated.margins) if first else self._video
-        rotation, mirrored = orientation_of(first) if first else (0, False)
         # Of all frames, the decoder has seen only the first one.
         aspect = stated.pixel_aspect or float(codec.sample_aspect_ratio or self._video.sample_aspect_ratio or 1)
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
@@ -322,7 +320,7 @@ class _Scan:
             duration_seconds=round(duration, 6),
             width=shown.width,
             height=shown.height,
-            rotation=rotation,
+            rotation=stated.degrees,
             pixel_aspect=aspect,
             frames=len(times),
             average_fps=round(fps, 6),
@@ -332,7 +330,7 @@ class _Scan:
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
             skipped_frames=skipped,
             dynamic_range=stated.dynamic_range,
-            mirrored=mirrored,
+            mirrored=stated.mirrored,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:

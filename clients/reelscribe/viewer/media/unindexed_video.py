@@ -22,7 +22,6 @@ from reelscribe.decode.container import (
 from reelscribe.decode.frame_conversion import (
     FrameScaler,
     cropped,
-    orientation_of,
     pixel_aspect_of,
     read_stated,
 )
@@ -103,13 +102,13 @@ def make_scaler(
         container: The open file.
         video: The stream.
         stated: The dynamic range that it stated before anything was decoded, as a decoder may forget it.
-        first: A frame of it, whose shape the pictures get.
+        first: Its first frame, whose shape the pictures get, and which alone tells how all are turned.
         longer_side: Largest side of the pictures, in pixels.
         even: Whether both sides must be even, as encoders want them.
     """
-    rules = read_stated(container, video, stated)
+    rules = read_stated(container, video, stated, first)
     first = cropped(first, rules.margins)
-    shape = shown_size(first.width, first.height, orientation_of(first)[0], pixel_aspect_of(first, rules.pixel_aspect))
+    shape = shown_size(first.width, first.height, rules.degrees, pixel_aspect_of(first, rules.pixel_aspect))
     size = thumbnail_size(shape, longer_side)
     if even:
         size = type(size)(max(2, size.width // 2 * 2), max(2, size.height // 2 * 2), size.resample)
