@@ -14,9 +14,10 @@ from PIL import ExifTags, Image
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import OpenVideo
+from reelscribe.viewer.media.preview_maker import make_preview
 from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support.odd_media import crop, join
-from support.videos import info_of, read, write_pictures
+from support.videos import info_of, read, read_with_av, write_pictures
 
 MODES: list[Resize] = ["exact", "fast"]
 BUDGET = PixelBudget(factor=8, min_pixels=80 * 48, max_pixels=80 * 64)
@@ -139,7 +140,7 @@ def test_each_frame_keeps_its_own_shape(tmp_path, codec, suffix, shapes, mode):
     assert (first.min() > 40, last[0, 0].max() < 10) == (True, has_bars)
 
 
-def test_a_model_that_stretches_gets_no_bars_and_thumbnails_get_them(tmp_path):
+def test_a_model_that_stretches_gets_no_bars_and_thumbnails_and_previews_get_them(tmp_path):
     parts = [square(160, 128, Fraction(1))] * 10 + [square(128, 160, Fraction(1))] * 10
     path = write_jpegs(tmp_path / "upright.mkv", parts)
     assert min(image.min() for _, _, image in read(path, InputSize(64, 64))) > 40
@@ -150,6 +151,10 @@ def test_a_model_that_stretches_gets_no_bars_and_thumbnails_get_them(tmp_path):
     assert [first.shape, last.shape] == [(128, 160, 3)] * 2
     assert (first.min() > 40, last[:, :20].max() < 20) == (True, True)
     assert all(abs(width - height) <= 2 for width, height in (sides(first), sides(last)))
+    make_preview(path, tmp_path / "preview.webm")
+    for _, picture in read_with_av(tmp_path / "preview.webm"):
+        assert picture.shape == (128, 160, 3)
+        assert abs(sides(picture)[0] - sides(picture)[1]) <= 2
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from reelscribe.errors import MediaError
 
@@ -151,6 +151,10 @@ class VideoInfo:
     """Dynamic range of the stored frames. Frames of a high one are mapped to the colours of a standard one."""
     mirrored: bool = False
     """Whether a player exchanges left and right of the stored frames, before it turns them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; `mirrored` is left out where it is False."""
+        return {name: value for name, value in vars(self).items() if name != "mirrored" or value}
 
     @property
     def shown_size(self) -> tuple[int, int]:

@@ -136,6 +136,11 @@ class Stated:
     margins: Margins | None = None
     """What is cut off each frame; None if nothing is."""
 
+    def shown_size(self, frame: av.VideoFrame) -> tuple[int, int]:
+        """Return width and height of a frame as players show it: in square pixels, and after it is turned."""
+        aspect = _own_aspect(frame) if self.pixel_aspect is None else self.pixel_aspect
+        return shown_size(frame.width, frame.height, self.degrees, aspect)
+
 
 class FrameScaler:
     """Convert the frames of one video.
@@ -162,7 +167,7 @@ class FrameScaler:
             (size.height, size.width, 3) uint8 RGB.
         """
         turned, mirrored = self._stated.degrees, self._stated.mirrored
-        shown = shown_size(frame.width, frame.height, turned, pixel_aspect_of(frame, self._stated.pixel_aspect))
+        shown = self._stated.shown_size(frame)
         dynamic_range = dynamic_range_of(frame, self._stated.dynamic_range)
         size = self._size if self._shape is None else _within(self._size, shown, self._shape)
         frame = opaque(frame)
@@ -174,10 +179,8 @@ class FrameScaler:
             width, height = size.scaled_size(*shown)
             stored_size = (height, width) if turned in (90, 270) else (width, height)
             small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[size.resample], stored_size)
-            image = (
-                small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white_value(frame))
-            )
-            scaled = crop(np.rot90(image[:, ::-1] if mirrored else image, -turned // 90), size)
+            sdr = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white_value(frame))
+            scaled = crop(np.rot90(sdr[:, ::-1] if mirrored else sdr, -turned // 90), size)
         return scaled if size is self._size else _with_bars(scaled, self._size)
 
 
@@ -217,16 +220,9 @@ def read_stated(
     return Stated(dynamic_range, None if repeats_headers else aspect, turned, mirrored, margins)
 
 
-def pixel_aspect_of(frame: av.VideoFrame, stated: float | None) -> float:
-    """Return the width of a pixel of a frame divided by its height.
-
-    Args:
-        frame: The frame.
-        stated: What its file states for all frames; None if each states its own.
-    """
-    if stated is not None:
-        return stated
-    # PyAV does not tell the aspect ratio of a frame, but a filter of FFmpeg computes with it. Two rows are enough.
+def _own_aspect(frame: av.VideoFrame) -> float:
+    """Return the width of a pixel of a frame divided by its height, as the frame states it."""
+    # PyAV does not tell it, but a filter of FFmpeg computes with it. Two rows are enough.
     shown = f"w=clip(round(iw*sar)\\,1\\,{_MOST_SHOWN}):h=2:eval=frame:flags=neighbor"
     return float(_filtered(frame, "crop", "iw:2:0:0", "scale", shown).width / frame.width)
 
@@ -264,13 +260,16 @@ def _margins_in(video: VideoStream) -> Margins | None:
             copy.start_encoding()
     except (av.FFmpegError, ValueError):  # it is of a codec that QuickTime does not have
         return None
-    _, box, values = header.getvalue().partition(b"\0\0\0\x28clap")  # ISO/IEC 14496-12, section 12.1.4
-    if not box:
+    content = header.getvalue()
+    entry, box = content.index(b"stsd") + 12, content.find(b"\0\0\0\x28clap")
+    if box < 0:
         return None
-    fractions = struct.unpack(">8i", values[:32])
-    width, height, right, down = (n / d for n, d in zip(fractions[::2], fractions[1::2], strict=True))
-    left, top = ((video.width - width) / 2 + right, (video.height - height) / 2 + down)
-    margins = tuple(round(each) for each in (left, top, video.width - width - left, video.height - height - top))
+    # ISO/IEC 14496-12, sections 12.1.3 and 12.1.4: the stored size, that of the aperture, and where its centre is.
+    stored = struct.unpack_from(">2H", content, entry + 32)
+    numbers = struct.unpack_from(">8i", content, box + 8)
+    width, height, right, down = (n / d for n, d in zip(numbers[::2], numbers[1::2], strict=True))
+    left, top = (stored[0] - width) / 2 + right, (stored[1] - height) / 2 + down
+    margins = round(left), round(top), round(stored[0] - width - left), round(stored[1] - height - top)
     return margins if any(margins) else None
 
 
@@ -291,11 +290,7 @@ def cropped(frame: av.VideoFrame, margins: Margins | None) -> av.VideoFrame:
 
 
 def opaque(frame: av.VideoFrame) -> av.VideoFrame:
-    """Return a frame on the background that shows where it is transparent; the frame itself if it never is.
-
-    Args:
-        frame: The decoded frame.
-    """
+    """Return a frame on the background that shows where it is transparent; the frame itself if it never is."""
     if not _may_be_transparent(frame.format.name):
         return frame
     full = _to_rgb(frame, "sdr", Interpolation.BILINEAR, (frame.width, frame.height), "gbrap")

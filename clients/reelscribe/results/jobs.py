@@ -29,7 +29,7 @@ class SavedVideo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {**vars(self), "info": vars(self.info)}
+        return {**vars(self), "info": self.info.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

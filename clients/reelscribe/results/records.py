@@ -321,7 +321,7 @@ class Record:
         yield "extra", self.extra
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
-        yield "media", {k: v for k, v in vars(video).items() if k != "mirrored" or v} if video else None
+        yield "media", video.to_json() if video else None
         yield "audio", {**vars(heard.audio), "seconds": heard.decoded_seconds} if heard else None
         summary = self.summary_result and self.summary_result.summary
         yield "summary", {**vars(summary), "keywords": [*summary.keywords]} if summary else None

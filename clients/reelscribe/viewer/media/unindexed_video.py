@@ -10,7 +10,7 @@ import av
 from av.video.stream import VideoStream
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.source import DynamicRange, shown_size
+from reelscribe.contract.source import DynamicRange
 from reelscribe.decode.container import (
     choose_video_stream,
     ffmpeg_reason,
@@ -22,7 +22,6 @@ from reelscribe.decode.container import (
 from reelscribe.decode.frame_conversion import (
     FrameScaler,
     cropped,
-    pixel_aspect_of,
     read_stated,
 )
 from reelscribe.errors import MediaError, NoPictures
@@ -108,7 +107,7 @@ def make_scaler(
     """
     rules = read_stated(container, video, stated, first)
     first = cropped(first, rules.margins)
-    shape = shown_size(first.width, first.height, rules.degrees, pixel_aspect_of(first, rules.pixel_aspect))
+    shape = rules.shown_size(first)
     size = thumbnail_size(shape, longer_side)
     if even:
         size = type(size)(max(2, size.width // 2 * 2), max(2, size.height // 2 * 2), size.resample)
