@@ -15,7 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
 
 from reelscribe.contract.frames import FrameArray, InputSize
-from reelscribe.contract.scaling import fit
+from reelscribe.contract.scaling import fit, flatten
 from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, RequestError, WireError
 from worker.body_file import BodyFile
 
@@ -93,7 +93,7 @@ def open_still(body: bytes | bytearray) -> Image.Image:
 
 
 def to_frame(image: Image.Image, size: InputSize) -> FrameArray:
-    """Decode a still, turn it upright by its EXIF orientation, and scale it.
+    """Decode a still, put it on a grey background where it is transparent, turn it upright, and scale it.
 
     Args:
         image: What `open_still` returned.
@@ -112,8 +112,7 @@ def to_frame(image: Image.Image, size: InputSize) -> FrameArray:
         transpose = _orientation(image)
         if image.mode.startswith("I"):  # 16-bit grey: `convert` would clip everything above 255
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        if image.mode != "RGB":
-            image = image.convert("RGB")
+        image = flatten(image)
         if transpose is not None:
             image = image.transpose(transpose)
         return fit(image, size)

@@ -1,11 +1,11 @@
-"""Frames are scaled, cropped and rotated with PIL."""
+"""Frames are scaled, cropped and turned with PIL, and put on a background."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.scaling import fit, rotate
+from reelscribe.contract.scaling import fit, flatten, turn
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 40, 3), np.uint8))
 
@@ -39,6 +39,22 @@ def test_pixels_that_are_not_square_become_square():
     assert np.array_equal(fitted, np.asarray(expected))
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_rotation_is_clockwise(degrees):
-    assert np.array_equal(np.asarray(rotate(PICTURE, degrees)), np.rot90(np.asarray(PICTURE), -degrees // 90))
+def test_a_picture_is_mirrored_and_then_turned_clockwise(degrees, mirrored):
+    expected = np.asarray(PICTURE)[:, ::-1] if mirrored else np.asarray(PICTURE)
+    assert np.array_equal(np.asarray(turn(PICTURE, degrees, mirrored)), np.rot90(expected, -degrees // 90))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_hidden_colours_of_a_transparent_picture_do_not_show(mode):
+    picture = Image.new("RGBA", (3, 1), (200, 200, 200, 0))
+    picture.putpixel((1, 0), (200, 200, 200, 255))
+    if mode != "P":
+        picture.putpixel((2, 0), (200, 200, 200, 128))
+    row = np.asarray(flatten(picture.convert(mode)))[0, :, 0]
+    assert row.tolist() == [128, 200, 128 if mode == "P" else 164]
+
+
+def test_a_picture_of_an_absurd_shape_takes_little_memory():
+    assert fit(PICTURE, InputSize(30, 30, shortest_edge=30), shown_size=(40 * 65_535, 60)).shape == (30, 30, 3)

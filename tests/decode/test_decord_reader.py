@@ -12,6 +12,7 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import ChosenFrame, Decoder, Video, VideoTask
+from support.odd_media import crop
 from support.videos import write_noise, write_pictures
 
 SIZE = InputSize(64, 48)
@@ -98,6 +99,27 @@ def test_decord_shows_frames_as_players_do(tmp_path, degrees, size):
     (decoder, frames), (_, expected) = read(path, "decord", size=size), read(path, "pyav", size=size)
     assert decoder == "decord"
     assert np.abs(frames[1].image.astype(int) - expected[1].image).mean() < 5
+
+
+def mirrored(path: Path) -> None:
+    pictures = [np.zeros((48, 64, 3), np.uint8)] * 2
+    write_pictures(path, "libx264", pictures, set_up=lambda stream: stream.set_display_rotation(0, hflip=True))
+
+
+def cropped(path: Path) -> None:
+    write_pictures(path, "libx264", [np.zeros((48, 64, 3), np.uint8)] * 2)
+    crop(path, 0, 8, 0, 0)
+
+
+def transparent(path: Path) -> None:
+    write_pictures(path, "qtrle", [np.zeros((48, 64, 3), np.uint8)] * 2, pix_fmt="argb")
+
+
+@pytest.mark.parametrize("write", [mirrored, cropped, transparent])
+def test_pyav_reads_files_that_decord_would_show_as_no_player_does(tmp_path, write):
+    path = tmp_path / ("odd.mov" if write is transparent else "odd.mp4")
+    write(path)
+    assert read(path, "decord")[0] == "pyav"
 
 
 def test_pyav_reads_files_of_several_video_streams_of_which_decord_would_take_the_largest(tmp_path):

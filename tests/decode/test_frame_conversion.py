@@ -12,7 +12,7 @@ from PIL import Image
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.decode.frame_conversion import FrameScaler, Stated
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write_pictures
@@ -42,13 +42,17 @@ EXPECTED = [pytest.approx(colour, abs=4) for colour in corners(CORNERS)]
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_frames_are_rotated_as_the_file_states(tmp_path, mode, degrees):
+def test_frames_are_mirrored_and_turned_as_the_file_states(tmp_path, mode, degrees, mirrored):
     path = tmp_path / "turned.mp4"
-    stored = np.ascontiguousarray(np.rot90(CORNERS, degrees // 90))  # counterclockwise
-    write_pictures(path, "libx264", [stored] * 3, set_up=lambda stream: stream.set_display_rotation(-degrees))
+    stored = np.rot90(CORNERS, degrees // 90)  # counterclockwise
+    stored = np.ascontiguousarray(stored[:, ::-1] if mirrored else stored)
+    # FFmpeg mirrors behind the turn.
+    turn = degrees if mirrored else -degrees
+    write_pictures(path, "libx264", [stored] * 3, set_up=lambda stream: stream.set_display_rotation(turn, mirrored))
     info, image = only_frame(path, InputSize(64, 48), mode)
-    assert (info.rotation, info.shown_size) == (degrees, (128, 96))
+    assert (info.rotation, info.mirrored, info.shown_size) == (degrees, mirrored, (128, 96))
     assert (info.width, info.height) == ((96, 128) if degrees in (90, 270) else (128, 96))
     assert corners(image) == EXPECTED
     _, image = only_frame(path, InputSize(32, 30, shortest_edge=30), mode)
@@ -166,8 +170,7 @@ def test_frames_whose_last_row_is_stored_first_are_not_flipped(mode):
     graph.push(av.VideoFrame.from_ndarray(np.ascontiguousarray(CORNERS[::-1])).reformat(format="yuv420p"))
     frame = graph.pull()
     assert frame.planes[0].line_size < 0
-    info = VideoInfo(1, 128, 96, 0, 1.0, 1, 10, 0, 0.1, "none", None)
-    assert corners(FrameScaler(info, InputSize(48, 36), mode)(frame).astype(int)) == EXPECTED
+    assert corners(FrameScaler(Stated("sdr", 1.0), InputSize(48, 36), mode)(frame).astype(int)) == EXPECTED
 
 
 def test_exact_scales_the_full_frame_with_pil(media):

@@ -148,6 +148,7 @@ def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_fra
     }
     assert (value["status"], value["error"]) == ("ok", None)
     assert (value["media"]["frames"], value["media"]["video_codec"]) == (5, "h264")
+    assert "mirrored" not in value["media"]
     assert [(c["frame_index"], c["pts_seconds"], c["text"], c["reused_from"]) for c in value["captions"][:2]] == [
         (0, 0.0, "a star", None),
         (1, 0.1, "a star", 0),
@@ -382,9 +383,11 @@ def test_every_field_is_documented(line):
     turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
     english = Translation(**vars(CALL[0]))
     said = replace(TRANSCRIBED, settings=TRANSLATED, results=lambda: [*CALL, english])
-    video = replace(CAPTIONED, video=replace(CAPTIONED.video, stream_index=1, other_streams=1))
+    video = replace(CAPTIONED.video, mirrored=True, stream_index=1, other_streams=1)
+    seen = [replace(each, video=video) for each in (CAPTIONED, DESCRIBED)]
     said = replace(said, audio=replace(said.audio, stream_index=2, other_streams=1))
-    spoken = replace(ALL, caption_result=video, transcript_result=said, speaker_result=turns)
+    spoken = replace(ALL, caption_result=seen[0], description_result=seen[1], transcript_result=said)
+    spoken = replace(spoken, speaker_result=turns)
     names = field_names(json.loads(line(replace(spoken, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     of_translations = {name for name in written if name.startswith("translations[]")}

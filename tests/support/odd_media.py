@@ -168,6 +168,34 @@ def boxes(content: bytes, kind: bytes) -> list[range]:
     return found
 
 
+def crop(path: Path, left: int, top: int, right: int, bottom: int) -> Path:
+    """Make the header of a file of H.264 crop the frames: by a clean aperture in MP4, by Matroska's own crop in a
+    Matroska file, which must be written with the option `live`."""
+    content = bytearray(path.read_bytes())
+    if path.suffix == ".mp4":
+        with av.open(str(path)) as file:
+            video = file.streams.video[0]
+            width, height = video.width - left - right, video.height - top - bottom
+        # ISO/IEC 14496-12, section 12.1.4: the centre lies right of, and below, that of the frame by two fractions.
+        values = (width, 1, height, 1, left - right, 2, top - bottom, 2)
+        added, entry = struct.pack(">I4s8i", 40, b"clap", *values), content.index(b"avc1", content.index(b"stsd")) - 4
+        sizes = [entry, *(content.index(kind) - 4 for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"))]
+        end = entry + int.from_bytes(content[entry : entry + 4])
+    else:
+        # RFC 9559, section 5.1.4.1.28: the IDs of PixelCropBottom, Top, Left and Right, each of two bytes.
+        margins = ((0x54AA, bottom), (0x54BB, top), (0x54CC, left), (0x54DD, right))
+        added = b"".join(struct.pack(">HBH", name, 0x82, margin) for name, margin in margins)
+        tracks = content.index(b"\x16\x54\xae\x6b", content.index(b"\x16\x54\xae\x6b") + 1)
+        track = content.index(b"\xae\x01\0\0", tracks)
+        end = content.index(b"\xb0\x81", track)  # the width, with which the size of "Video" ends
+        sizes = [tracks + 2, track + 5, end - 4]  # whose last bytes are those of sizes
+    for at in sizes:
+        content[at : at + 4] = (int.from_bytes(content[at : at + 4]) + len(added)).to_bytes(4)
+    content[end:end] = added
+    path.write_bytes(content)
+    return path
+
+
 def cut_beginning(path: Path, share: float, unit: int) -> Path:
     """Take off the first `share` of the bytes of a recording, up to a whole number of units of the container."""
     content = path.read_bytes()

@@ -83,13 +83,16 @@ class InputSize:
         return self
 
     def scaled_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the width and height that a frame of `width` x `height` pixels is scaled to before it is cropped."""
+        """Return the width and height that a frame of `width` x `height` pixels is scaled to before it is cropped.
+
+        Only the centre is kept of the longer edge, which is therefore limited.
+        """
         if self.shortest_edge is None:
             return self.width, self.height
         # This rounds as `get_resize_output_image_size` of transformers does.
         if width <= height:
-            return self.shortest_edge, int(self.shortest_edge * height / width)
-        return int(self.shortest_edge * width / height), self.shortest_edge
+            return self.shortest_edge, min(MAX_SIDE, int(self.shortest_edge * height / width))
+        return min(MAX_SIDE, int(self.shortest_edge * width / height)), self.shortest_edge
 
     def crop_offset(self, width: int, height: int) -> tuple[int, int]:
         """Return the left and top edge of the crop, in pixels, in a scaled frame of `width` x `height` pixels."""

@@ -125,11 +125,11 @@ class VideoInfo:
     duration_seconds: float
     """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""
     width: int
-    """Width of a stored frame in pixels, before rotation."""
+    """Width of the first frame in pixels as it is stored, without what its container wants to be cut off."""
     height: int
-    """Height of a stored frame in pixels, before rotation."""
+    """Height of it."""
     rotation: int
-    """Degrees by which a player turns the stored frames clockwise: 0, 90, 180 or 270."""
+    """Degrees by which a player turns the stored frames clockwise: 0, 90, 180 or 270, seldom others."""
     pixel_aspect: float
     """Width of a stored pixel divided by its height, as it is shown; 1.0 for square pixels."""
     frames: int
@@ -153,6 +153,8 @@ class VideoInfo:
     """Number of the stream in the file, from 0; None if the file has no other video stream."""
     other_streams: int | None = None
     """Number of other video streams, besides pictures such as covers, which are not read; None if there are none."""
+    mirrored: bool | None = None
+    """True if a player exchanges left and right of the stored frames, before it turns them; None if it does not."""
 
     @property
     def shown_size(self) -> tuple[int, int]:

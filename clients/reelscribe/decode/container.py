@@ -59,6 +59,9 @@ FOLLOW = {"merge_pmt_versions": "1"}
 way. It goes by their places in the list, and mixes streams where one was inserted, so this is for files alone of which
 `Continuation` says that a stream goes on elsewhere.
 """
+INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
+if the file is damaged."""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""

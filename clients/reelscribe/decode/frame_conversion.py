@@ -1,7 +1,7 @@
-"""Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
+"""Convert decoded frames to RGB of a model's input size: scaled, turned as players show them, and cropped.
 
-`FrameScaler` is the entry; tone mapping and deinterlacing follow below it. There are two methods of scaling, named by
-`Resize`; docs/decisions/fast-scaling-by-default.md compares their costs:
+`FrameScaler` is the entry; what players do to a frame, tone mapping and deinterlacing follow below it. There are two
+methods of scaling, named by `Resize`; docs/decisions/fast-scaling-by-default.md compares their costs:
 
 - "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
   reference for the other method.
@@ -10,6 +10,10 @@
 Frames of a high dynamic range (HDR) are mapped to the colours of other video: with "fast" when they are scaled,
 otherwise before.
 
+Each frame is shown by what it states itself: its size and, in recordings, the shape of its pixels may change within a
+file. A frame of another shape than the first one gets black bars, as in a player's window. As FFmpeg's own player does
+it, all are turned as the first one, because some streams state that at keyframes only.
+
 Frames of interlaced video have two fields, each of which has every other line. Many frames are only marked as
 interlaced: both of their fields show the same moment, as those of films on television. So frames are deinterlaced only
 if that is asked for.
@@ -17,26 +21,35 @@ if that is asked for.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
+from io import BytesIO
+from itertools import chain
+from math import atan2, degrees, hypot
 from typing import Any
 
 import av
 import numpy as np
+from av.container import InputContainer
 from av.filter import Graph
+from av.format import Flags
+from av.sidedata.sidedata import Type
 from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
-from reelscribe.contract.scaling import crop, fit, rotate
-from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.contract.scaling import crop, fit, flatten, turn
+from reelscribe.contract.source import DynamicRange, shown_size
+from reelscribe.decode.container import INDEXED_FORMATS, has_format_flag
 
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
 """Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
@@ -93,38 +106,204 @@ _BLOCK_PIXELS = 2**15
 """Number of pixels that are mapped at once: so few that they stay in the processor's cache."""
 
 
+SAME_SHAPE = 0.01
+"""Largest share by which the aspect ratio of a frame may differ from that of its video without bars."""
+
+_MOST_SHOWN = 2**16
+"""Largest width of a frame in square pixels. Files that state more are wrong about their pixels."""
+
+_SIDE_DATA_TYPES = 40
+"""Kinds of side data that frames have in FFmpeg 8, and some more; `Type` has the first of them."""
+
+Margins = tuple[int, int, int, int]
+"""What is cut off a stored frame at its left, top, right and bottom, in pixels."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a file states about the pictures of its video, where frames do not state it themselves."""
+
+    dynamic_range: DynamicRange
+    """Dynamic range of frames that state none."""
+    pixel_aspect: float | None
+    """Width of a stored pixel divided by its height; None if each frame states its own, as in recordings and in streams
+    without a container."""
+    degrees: int = 0
+    """Degrees from 0 to 359 by which frames are turned clockwise. Those that are turned by other than multiples of 90
+    keep their size, and lose their corners."""
+    mirrored: bool = False
+    """Whether left and right of the frames are exchanged before."""
+    margins: Margins | None = None
+    """What is cut off each frame; None if nothing is."""
+
+    def shown_size(self, frame: av.VideoFrame) -> tuple[int, int]:
+        """Return width and height of a frame as players show it: in square pixels, and after it is turned."""
+        aspect = _own_aspect(frame) if self.pixel_aspect is None else self.pixel_aspect
+        return shown_size(frame.width, frame.height, self.degrees, aspect)
+
+
 class FrameScaler:
     """Convert the frames of one video.
 
     Args:
-        info: Description of the video.
+        stated: What the file states about its frames.
         size: The size to which frames are converted.
         resize: Method of scaling.
+        shape: Width and height, as players show them, of the frames that fill `size`; others get bars where `size` does
+            not crop. None if all are stretched.
     """
 
-    def __init__(self, info: VideoInfo, size: InputSize, resize: Resize) -> None:
-        self._info, self._size, self._resize = info, size, resize
+    def __init__(self, stated: Stated, size: InputSize, resize: Resize, shape: tuple[int, int] | None = None) -> None:
+        self._stated, self._size, self._resize = stated, size, resize
+        self._shape = None if size.shortest_edge else shape
 
     def __call__(self, frame: av.VideoFrame) -> FrameArray:
         """Convert one frame.
 
         Args:
-            frame: The decoded frame; its size may differ from that in `info`.
+            frame: The decoded frame; its size and shape may differ from those of others.
 
         Returns:
             (size.height, size.width, 3) uint8 RGB.
         """
-        shown_size = replace(self._info, width=frame.width, height=frame.height).shown_size
-        rotation = self._info.rotation
-        width, height = self._size.scaled_size(*shown_size)
-        stored_size = (height, width) if rotation in (90, 270) else (width, height)
-        dynamic_range = dynamic_range_of(frame, self._info.dynamic_range)
+        turned, mirrored = self._stated.degrees, self._stated.mirrored
+        shown = self._stated.shown_size(frame)
+        dynamic_range = dynamic_range_of(frame, self._stated.dynamic_range)
+        size = self._size if self._shape is None else _within(self._size, shown, self._shape)
+        frame = opaque(frame)
+        if turned % 90:
+            frame, turned = _filtered(frame, "rotate", f"{turned}*PI/180"), 0
         if self._resize == "exact":
-            image = _full_image(frame, dynamic_range)
-            return fit(rotate(image, rotation), self._size, shown_size)
-        small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
-        scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white_value(frame))
-        return crop(np.rot90(scaled, -rotation // 90), self._size)
+            scaled = fit(turn(_full_image(frame, dynamic_range), turned, mirrored), size, shown)
+        else:
+            width, height = size.scaled_size(*shown)
+            stored_size = (height, width) if turned in (90, 270) else (width, height)
+            small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[size.resample], stored_size)
+            sdr = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white_value(frame))
+            scaled = crop(np.rot90(sdr[:, ::-1] if mirrored else sdr, -turned // 90), size)
+        return scaled if size is self._size else _with_bars(scaled, self._size)
+
+
+def _within(size: InputSize, shown: tuple[int, int], shape: tuple[int, int]) -> InputSize:
+    """Return the size within `size` at which a frame keeps its shape, if frames of `shape` fill `size`."""
+    wider = shown[0] * shape[1] / (shown[1] * shape[0])
+    if abs(wider - 1) <= SAME_SHAPE:
+        return size
+    if wider > 1:
+        return replace(size, height=max(1, round(size.height / wider)))
+    return replace(size, width=max(1, round(size.width * wider)))
+
+
+def _with_bars(image: FrameArray, size: InputSize) -> FrameArray:
+    """Return an image in the middle of a black one."""
+    whole = np.zeros((size.height, size.width, 3), np.uint8)
+    left, top = (size.width - image.shape[1]) // 2, (size.height - image.shape[0]) // 2
+    whole[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return whole
+
+
+def read_stated(
+    container: InputContainer, video: VideoStream, dynamic_range: DynamicRange, first: av.VideoFrame | None
+) -> Stated:
+    """Return what a file states about the pictures of its video.
+
+    Args:
+        container: The open file.
+        video: The stream, of which a frame was decoded.
+        dynamic_range: Dynamic range of frames that state none.
+        first: The first frame; None if it cannot be decoded.
+    """
+    repeats_headers = any(has_format_flag(container.format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
+    aspect = float(video.sample_aspect_ratio or video.codec_context.sample_aspect_ratio or 1)
+    margins = _margins_in(video) if container.format.name in INDEXED_FORMATS else None
+    turned, mirrored = _orientation_of(first) if first else (0, False)
+    return Stated(dynamic_range, None if repeats_headers else aspect, turned, mirrored, margins)
+
+
+def _own_aspect(frame: av.VideoFrame) -> float:
+    """Return the width of a pixel of a frame divided by its height, as the frame states it."""
+    # PyAV does not tell it, but a filter of FFmpeg computes with it. Two rows are enough.
+    shown = f"w=clip(round(iw*sar)\\,1\\,{_MOST_SHOWN}):h=2:eval=frame:flags=neighbor"
+    return float(_filtered(frame, "crop", "iw:2:0:0", "scale", shown).width / frame.width)
+
+
+def _orientation_of(frame: av.VideoFrame) -> tuple[int, bool]:
+    """Return `degrees` and `mirrored` of `Stated` by the display matrix of a frame, as FFmpeg's own player turns it."""
+    try:
+        side_data = frame.side_data
+    except ValueError:  # PyAV does not know some kinds of it, such as EXIF
+        unknown = range(len(Type), _SIDE_DATA_TYPES)
+        deletions = (("sidedata", f"mode=delete:type={number}") for number in unknown)
+        side_data = _filtered(frame, *chain.from_iterable(deletions)).side_data
+    matrix: Any = side_data.get(Type.DISPLAYMATRIX)
+    if matrix is None:
+        return 0, False
+    # x goes to (a, b), and y to (c, d).
+    a, b, _, c, d = np.frombuffer(matrix, np.int32, 5).tolist()
+    widths = hypot(a, c), hypot(b, d)
+    if not all(widths):
+        return 0, False
+    angle = round(degrees(atan2(b / widths[1], a / widths[0]))) % 360
+    if angle == 1:  # that player leaves it so
+        return 0, False
+    mirrored = angle % 90 == 0 and a * d < b * c
+    return (angle + 180 * mirrored) % 360, mirrored
+
+
+def _margins_in(video: VideoStream) -> Margins | None:
+    """Return what is outside of the clean aperture of an MP4 file, or of the crop of a Matroska file."""
+    # PyAV does not tell what FFmpeg has read of them, but FFmpeg writes it into the header of another file.
+    header = BytesIO()
+    try:
+        with av.open(header, "w", format="mov", options={"movflags": "empty_moov"}) as copy:
+            copy.add_stream_from_template(video)
+            copy.start_encoding()
+    except (av.FFmpegError, ValueError):  # it is of a codec that QuickTime does not have
+        return None
+    content = header.getvalue()
+    entry, box = content.index(b"stsd") + 12, content.find(b"\0\0\0\x28clap")
+    if box < 0:
+        return None
+    # ISO/IEC 14496-12, sections 12.1.3 and 12.1.4: the stored size, that of the aperture, and where its centre is.
+    stored = struct.unpack_from(">2H", content, entry + 32)
+    numbers = struct.unpack_from(">8i", content, box + 8)
+    width, height, right, down = (n / d for n, d in zip(numbers[::2], numbers[1::2], strict=True))
+    left, top = (stored[0] - width) / 2 + right, (stored[1] - height) / 2 + down
+    margins = round(left), round(top), round(stored[0] - width - left), round(stored[1] - height - top)
+    return margins if any(margins) else None
+
+
+def cropped(frame: av.VideoFrame, margins: Margins | None) -> av.VideoFrame:
+    """Return what is left of a frame; all of it if nothing would be.
+
+    Args:
+        frame: The decoded frame.
+        margins: What is cut off.
+    """
+    if margins is None:
+        return frame
+    left, top, right, bottom = margins
+    width, height = frame.width - left - right, frame.height - top - bottom
+    if min(width, height) < 1:
+        return frame
+    return _filtered(frame, "crop", f"{width}:{height}:{left}:{top}")
+
+
+def opaque(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return a frame on the background that shows where it is transparent; the frame itself if it never is."""
+    if not _may_be_transparent(frame.format.name):
+        return frame
+    full = _to_rgb(frame, "sdr", Interpolation.BILINEAR, (frame.width, frame.height), "gbrap")
+    flat = flatten(Image.merge("RGBA", [_plane(full, number) for number in (*GBRP_PLANES_RGB, 3)]))
+    result = av.VideoFrame.from_ndarray(np.asarray(flat))
+    result.color_trc = frame.color_trc
+    return result
+
+
+@cache
+def _may_be_transparent(pixel_format: str) -> bool:
+    known = av.VideoFormat(pixel_format)
+    return known.has_palette or any(component.is_alpha for component in known.components)
 
 
 def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Image:
@@ -136,15 +315,19 @@ def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Imag
 
 
 def _to_rgb(
-    frame: av.VideoFrame, dynamic_range: DynamicRange, interpolation: int, size: tuple[int, int]
+    frame: av.VideoFrame,
+    dynamic_range: DynamicRange,
+    interpolation: int,
+    size: tuple[int, int],
+    # With rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long.
+    pixel_format: str = "gbrp",
 ) -> av.VideoFrame:
     """Return a frame as RGB of another size, in planes; one of a high dynamic range in HDR_FORMAT, not yet mapped."""
     matrix = None if frame.format.is_rgb else _matrix(frame, dynamic_range)
     return _REFORMATTER.reformat(
         frame,
         *size,
-        # With rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long.
-        format="gbrp" if dynamic_range == "sdr" else HDR_FORMAT,
+        format=pixel_format if dynamic_range == "sdr" else HDR_FORMAT,
         src_colorspace=matrix,
         dst_colorspace=matrix,
         interpolation=interpolation | ACCURATE,
@@ -299,14 +482,7 @@ def as_progressive(frame: av.VideoFrame) -> av.VideoFrame:
     """
     if not frame.interlaced_frame:
         return frame
-    graph = _unmarking_graph(frame.width, frame.height, frame.format.name)
-    graph.vpush(frame)
-    return graph.vpull()
-
-
-@lru_cache(maxsize=1)
-def _unmarking_graph(width: int, height: int, pixel_format: str) -> Graph:
-    return _filter_graph(width, height, pixel_format, "setfield", "prog")
+    return _filtered(frame, "setfield", "prog")
 
 
 def with_neighbours(wanted: Sequence[int], frames: int) -> Sequence[int]:
@@ -399,13 +575,25 @@ def _frame_layout(frame: av.VideoFrame) -> tuple[int, int, str]:
     return frame.width, frame.height, frame.format.name
 
 
-def _filter_graph(width: int, height: int, pixel_format: str, name: str, options: str) -> Graph:
-    """Return a graph of one filter of FFmpeg."""
+def _filtered(frame: av.VideoFrame, *filters: str) -> av.VideoFrame:
+    """Return what filters of FFmpeg make of a frame: names, each followed by its options."""
+    graph = _kept_graph(*_frame_layout(frame), *filters)
+    graph.vpush(frame)
+    return graph.vpull()
+
+
+def _filter_graph(width: int, height: int, pixel_format: str, *filters: str) -> Graph:
+    """Return a graph of filters of FFmpeg: names, each followed by its options."""
     graph = Graph()
     graph.threads = 1  # the machine's cores are used by several decode processes
     # The time base makes no difference, as the times of frames are not used.
     source = graph.add_buffer(
         width=width, height=height, format=av.VideoFormat(pixel_format), time_base=Fraction(1, 25)
     )
-    graph.link_nodes(source, graph.add(name, options), graph.add("buffersink")).configure()
+    steps = [graph.add(name, options) for name, options in zip(filters[::2], filters[1::2], strict=True)]
+    graph.link_nodes(source, *steps, graph.add("buffersink")).configure()
     return graph
+
+
+_kept_graph = lru_cache(maxsize=4)(_filter_graph)
+"""A file needs up to four: what is cut off, whether fields are marked, the shape of pixels, and odd angles."""

@@ -31,8 +31,15 @@ from numpy.typing import NDArray
 from reelscribe._files import SparseFile
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
-from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing, packets_of
-from reelscribe.decode.packet_index import INDEXED_FORMATS, PacketIndex
+from reelscribe.decode.container import (
+    INDEXED_FORMATS,
+    PACKETS_PER_HEARTBEAT,
+    Timeline,
+    open_without_probing,
+    packets_of,
+)
+from reelscribe.decode.frame_conversion import opaque
+from reelscribe.decode.packet_index import PacketIndex
 from reelscribe.decode.random_access import (
     MAX_REORDER,
     DecodeRun,
@@ -435,8 +442,11 @@ def open_with_decord(
     Returns:
         The reader; None if decord cannot read the file as players show it, or has other frames than the index.
     """
-    is_odd = packets.why_incomplete or packets.corrupt_packets or packets.info.skipped_frames
-    if is_odd or packets.container_format not in INDEXED_FORMATS or packets.info.dynamic_range != "sdr":
+    info, first = packets.info, packets.first_frame
+    is_odd = packets.why_incomplete or packets.corrupt_packets or info.skipped_frames
+    if first is None or opaque(first) is not first or packets.stated.margins or info.mirrored or info.rotation % 90:
+        return None
+    if is_odd or packets.container_format not in INDEXED_FORMATS or info.dynamic_range != "sdr":
         return None
     if packets.video_streams > 1:  # decord would take the one that FFmpeg finds the best, and not that of the index
         return None

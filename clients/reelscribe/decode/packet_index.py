@@ -1,8 +1,8 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-Only the beginning is decoded, up to the first frame. A decoded frame alone tells the rotation, and where a recording
-begins in the middle of a group of pictures, only decoding tells which frames can be decoded. The first frame is kept,
-so that a file of one frame need not be opened again.
+Only the beginning is decoded, up to the first frame. A decoded frame alone tells how it is turned, and where a
+recording begins in the middle of a group of pictures, only decoding tells which frames can be decoded. The first frame
+is kept, so that a file of one frame need not be opened again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe._files import SparseFile
-from reelscribe.contract.source import VideoInfo
+from reelscribe.contract.source import DynamicRange, VideoInfo
 from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
     FOLLOW,
     FROM_INDEX,
+    INDEXED_FORMATS,
     MISSING_SECONDS,
     Timeline,
     demux,
@@ -38,7 +39,13 @@ from reelscribe.decode.container import (
     read_error_reason,
     stated_seconds,
 )
-from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
+from reelscribe.decode.frame_conversion import (
+    Stated,
+    cropped,
+    dynamic_range_of,
+    dynamic_range_of_transfer,
+    read_stated,
+)
 from reelscribe.decode.random_access import find_closed_gops
 from reelscribe.decode.streams import Continuation, choose_streams, streams_of, which_stream
 from reelscribe.errors import MediaError, NoPictures
@@ -46,10 +53,6 @@ from reelscribe.errors import MediaError, NoPictures
 MISSING_SHARE = 0.02
 """A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
 frames. Inexact headers of complete files differ by less."""
-
-INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
-if the file is damaged."""
 
 STATED_TOLERANCE = 0.05
 """Largest share by which a stated frame rate may differ from the counted one, and a stated duration be too short."""
@@ -99,6 +102,8 @@ class PacketIndex:
     """The first frame that was decoded; None if there is none, or the stream does not begin with a keyframe."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
+    stated: Stated
+    """What the file states about its frames."""
     info: VideoInfo
     """Description of the stream."""
     why_incomplete: str | None
@@ -242,6 +247,7 @@ class _Scan:
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
         why_incomplete = self._why_incomplete(len(times))
+        stated = read_stated(self._container, self._video, self._dynamic_range, self._first_decoder.first_frame)
         is_odd = skipped or why_incomplete or not identify or self._indexed  # its packets tell no GOPs
         return PacketIndex(
             container_format=self._format.name,
@@ -256,7 +262,8 @@ class _Scan:
             clock_offsets=tuple(self._timeline.offsets),
             first_frame=None if skipped else self._first_decoder.first_frame,
             corrupt_packets=self._corrupt_packets,
-            info=self._info(times[skipped:], skipped),
+            stated=stated,
+            info=self._info(times[skipped:], skipped, stated),
             why_incomplete=why_incomplete,
         )
 
@@ -317,9 +324,18 @@ class _Scan:
             ticks.append(pts if has_pts else ticks[-1] + frame_ticks)
         return np.sort(np.array(ticks, np.float64))
 
-    def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
-        audio, first = self._audio, self._first_decoder.first_frame
-        aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
+    @property
+    def _dynamic_range(self) -> DynamicRange:
+        """Dynamic range of the first frame; what the file states if it has none."""
+        first = self._first_decoder.first_frame
+        return dynamic_range_of(first, self._stated_range) if first else self._stated_range
+
+    def _info(self, times: NDArray[np.float64], skipped: int, stated: Stated) -> VideoInfo:
+        audio, codec = self._audio, self._video.codec_context
+        first = self._first_decoder.first_frame
+        shown = cropped(first, stated.margins) if first else self._video
+        # Of all frames, the decoder has seen only the first one.
+        aspect = stated.pixel_aspect or float(codec.sample_aspect_ratio or self._video.sample_aspect_ratio or 1)
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
         start, fps = float(times[0]), self._frame_rate
         index, others = which_stream(self._container, self._video)
@@ -331,20 +347,21 @@ class _Scan:
             fps += counted
         return VideoInfo(
             duration_seconds=round(duration, 6),
-            width=self._video.width,
-            height=self._video.height,
-            rotation=self._first_decoder.rotation,
-            pixel_aspect=float(aspect or 1),
+            width=shown.width,
+            height=shown.height,
+            rotation=stated.degrees,
+            pixel_aspect=aspect,
             frames=len(times),
             average_fps=round(fps, 6),
             start_seconds=round(start, 6),
             end_seconds=round(end, 6),
-            video_codec=self._video.codec_context.name,
+            video_codec=codec.name,
             audio_codec=audio.codec_context.name if audio and audio.codec_context else None,
             skipped_frames=skipped,
-            dynamic_range=dynamic_range_of(first, self._stated_range) if first else self._stated_range,
+            dynamic_range=stated.dynamic_range,
             stream_index=index,
             other_streams=others,
+            mirrored=stated.mirrored or None,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
@@ -439,12 +456,6 @@ class _FirstFrameDecoder:
         if not (self.has_ended or self._damaged):
             with suppress(av.FFmpegError):
                 self.first_frame = next(iter(self._codec.decode(None)), None)
-
-    @property
-    def rotation(self) -> int:
-        """Degrees by which a player turns the frames clockwise; 0 if none can be decoded."""
-        # FFmpeg's angle is counterclockwise.
-        return round(-self.first_frame.rotation / 90) % 4 * 90 if self.first_frame else 0
 
     @property
     def leading_packets(self) -> int:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.source import Section
-from reelscribe.decode.frame_conversion import as_progressive
+from reelscribe.decode.frame_conversion import as_progressive, opaque
 from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 
@@ -157,7 +157,7 @@ class CutDetector:
 
     def _reduce(self, frame: av.VideoFrame) -> NDArray[np.float32]:
         small = self._reformatter.reformat(
-            as_progressive(frame), WIDTH, HEIGHT, format="yuv444p", interpolation=Interpolation.AREA, threads=1
+            as_progressive(opaque(frame)), WIDTH, HEIGHT, format="yuv444p", interpolation=Interpolation.AREA, threads=1
         )
         lines = [np.frombuffer(memoryview(plane), np.uint8).reshape(HEIGHT, -1) for plane in small.planes]
         return np.array([plane[:, :WIDTH] for plane in lines], np.float32)

@@ -18,7 +18,7 @@ from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resiz
 from reelscribe.contract.scaling import crop
 from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.container import open_for_ffmpeg
-from reelscribe.decode.frame_conversion import FrameScaler, deinterlace, with_neighbours
+from reelscribe.decode.frame_conversion import FrameScaler, cropped, deinterlace, with_neighbours
 from reelscribe.decode.frame_reader import Decoder, DecordReader, FrameReader, open_with_decord
 from reelscribe.decode.packet_index import index_packets
 from reelscribe.decode.random_access import find_entry_points
@@ -200,7 +200,7 @@ class OpenVideo:
     def decode(
         self, wanted: Sequence[int], *, drop_disposable: bool | None = None
     ) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Decode frames, and deinterlace them if that is asked for.
+        """Decode frames, deinterlace them if that is asked for, and cut off what their container says.
 
         Args:
             wanted: Indices of frames, ascending.
@@ -215,7 +215,10 @@ class OpenVideo:
         if drop_disposable is None:
             drop_disposable = self._is_dropping_worthwhile(wanted)
         frames = self._reader.read(self._needed(wanted), drop_disposable=drop_disposable)
-        yield from deinterlace(frames, wanted) if self._deinterlace else frames
+        if self._deinterlace:
+            frames = deinterlace(frames, wanted)
+        margins = self._packets.stated.margins
+        yield from frames if margins is None else ((index, cropped(frame, margins)) for index, frame in frames)
 
     def _needed(self, wanted: Sequence[int]) -> Sequence[int]:
         """Return which frames must be decoded for those that are wanted."""
@@ -224,18 +227,21 @@ class OpenVideo:
     def _is_dropping_worthwhile(self, wanted: Sequence[int]) -> bool:
         return self._reader.is_dropping_worthwhile(self._needed(wanted))
 
-    def scaler(self, size: InputSize, resize: Resize) -> Callable[[av.VideoFrame], FrameArray | None]:
+    def scaler(
+        self, size: InputSize, resize: Resize, *, keeps_shape: bool = True
+    ) -> Callable[[av.VideoFrame], FrameArray | None]:
         """Return a function that scales the frames of this video.
 
         Args:
             size: The size to which frames are scaled.
             resize: Method of scaling.
+            keeps_shape: Whether frames of another shape than the first one get bars, and are not stretched.
 
         Returns:
             A function that returns (size.height, size.width, 3) uint8 RGB of a frame, or None if the frame cannot be
             converted.
         """
-        scale = FrameScaler(self.info, size, resize)
+        scale = FrameScaler(self._packets.stated, size, resize, self.info.shown_size if keeps_shape else None)
 
         def scaled(frame: av.VideoFrame) -> FrameArray | None:
             try:
@@ -280,7 +286,7 @@ class Video(OpenVideo):
             heartbeat=heartbeat,
             fetch=fetch,
         )
-        self._resize = task.resize
+        self._resize, self._keeps_shape = task.resize, isinstance(task.input_size, PixelBudget)
         self.input_size = task.input_size.for_video(*self.info.shown_size)
         self.chosen, self.end_seconds = range(0), self.info.end_seconds
         if task.sampling:
@@ -334,7 +340,7 @@ class Video(OpenVideo):
         Raises:
             MediaError: The file cannot be opened again.
         """
-        scale = self.scaler(self.input_size, self._resize)
+        scale = self.scaler(self.input_size, self._resize, keeps_shape=self._keeps_shape)
         decoded = self._pictures(self.chosen[ordinals.start : ordinals.stop])
         end = (self.info.frames, None)  # the index of no frame
         decoded_index, picture = next(decoded, end)

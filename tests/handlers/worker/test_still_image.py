@@ -54,6 +54,18 @@ def test_every_colour_mode_becomes_rgb(mode):
     assert np.array_equal(got, expected)
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("RGB", "PNG"), ("RGBA", "WEBP")]
+)
+def test_hidden_colours_of_a_transparent_still_do_not_show(mode, kind):
+    still = Image.new("RGBA", (32, 32), (250, 250, 250, 0))
+    still.paste((10, 10, 10, 255), (0, 0, 32, 16))
+    options = {"transparency": (250, 250, 250)} if mode == "RGB" else {"lossless": True, "exact": True}
+    got = read(saved(still.convert(mode), kind, **options))
+    assert np.unique(got[:6]).tolist() == [10]
+    assert np.unique(got[-6:]).tolist() == [128]
+
+
 def test_jpegs_of_other_colour_spaces():
     cmyk = saved(PICTURE.convert("CMYK"), "JPEG", quality=95)
     assert np.abs(read(cmyk).astype(int) - fit(PICTURE, SIZE)).mean() < 8

@@ -10,6 +10,7 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from reelscribe._child_process import Send, messages, serve
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.container import demux
-from reelscribe.decode.frame_conversion import FrameScaler, dynamic_range_of_transfer
+from reelscribe.decode.frame_conversion import dynamic_range_of_transfer
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.viewer.media.unindexed_video import find_streams, make_scaler, open_media
 
@@ -49,6 +50,8 @@ FIRST_PACKETS = 1000
 """Number of packets of pictures in which the first that can be decoded is searched."""
 
 _MILLISECOND = Fraction(1, 1000)
+
+Scale = Callable[[av.VideoFrame], FrameArray]
 
 
 def make_preview(source: Path, destination: Path, *, cancelled: threading.Event | None = None) -> None:
@@ -95,7 +98,7 @@ def _transcode(request: dict[str, Any], send: Send) -> None:
         send(unwritable=error.strerror or str(error))
 
 
-def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler, FrameArray] | None:
+def _first_picture(container: av.container.InputContainer) -> tuple[Scale, FrameArray] | None:
     """Return what scales the pictures of a file, and its first one; None if it has no pictures."""
     video, _ = find_streams(container)
     if video is None:
@@ -103,7 +106,7 @@ def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler,
     stated = dynamic_range_of_transfer(video.codec_context.color_trc)
     for packet in islice(container.demux(video), FIRST_PACKETS):
         for frame in _decoded(packet):
-            scale = make_scaler(video, stated, frame, LONGER_SIDE, even=True)
+            scale = make_scaler(container, video, stated, frame, LONGER_SIDE, even=True)
             return scale, scale(frame)
     return None
 
@@ -111,7 +114,7 @@ def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler,
 def _copy(
     container: av.container.InputContainer,
     preview: av.container.OutputContainer,
-    first: tuple[FrameScaler, FrameArray] | None,
+    first: tuple[Scale, FrameArray] | None,
     send: Send,
 ) -> None:
     video, audio = find_streams(container)
@@ -159,7 +162,7 @@ def _held_back(stream: Any) -> list[Any]:
 class _VideoCopy:
     """The pictures of a preview."""
 
-    def __init__(self, preview: av.container.OutputContainer, scale: FrameScaler, first: FrameArray) -> None:
+    def __init__(self, preview: av.container.OutputContainer, scale: Scale, first: FrameArray) -> None:
         options = {"deadline": "realtime", "cpu-used": "8", "g": str(2 * FRAMES_PER_SECOND)}
         self.stream = preview.add_stream("libvpx", FRAMES_PER_SECOND, options)
         self.stream.height, self.stream.width = first.shape[:2]

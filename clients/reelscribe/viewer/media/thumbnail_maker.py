@@ -63,7 +63,10 @@ def _make(request: dict[str, Any], send: Send) -> None:
         if times is None:
             start, length = start_and_length(container)
             times = even_times(length, USUAL_COUNT, start)
-        scale, sent = None, set[float]()
+        sent, first = set[float](), _frame_at(container, video, None)
+        if first is None:
+            return
+        scale = make_scaler(container, video, stated, first, LONGER_SIDE)
         for time in times:
             frame = _frame_at(container, video, time)
             if frame is None:
@@ -71,14 +74,17 @@ def _make(request: dict[str, Any], send: Send) -> None:
             seconds = round(max(0.0, frame.time or 0.0), 3)
             if seconds not in sent:
                 sent.add(seconds)
-                scale = scale or make_scaler(video, stated, frame, LONGER_SIDE)
                 send(to_webp(scale(frame)), seconds=seconds)
 
 
-def _frame_at(container: av.container.InputContainer, video: av.VideoStream, seconds: float) -> av.VideoFrame | None:
-    """Return the frame that is shown at a time, as far as few enough frames are decoded for it."""
+def _frame_at(
+    container: av.container.InputContainer, video: av.VideoStream, seconds: float | None
+) -> av.VideoFrame | None:
+    """Return the frame that is shown at a time, as far as few enough frames are decoded for it; the first for None."""
     shown = None
     try:
+        if seconds is None:
+            return next(container.decode(video), None)
         container.seek(max(0, round(seconds / (video.time_base or 1))), stream=video)
         for frame in islice(container.decode(video), MOST_FRAMES):
             if frame.time is not None and frame.time > seconds + TOLERANCE and shown is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import av
 from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 
-from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.source import DynamicRange
 from reelscribe.decode.container import (
     ffmpeg_reason,
     may_state_end_time,
@@ -19,7 +19,7 @@ from reelscribe.decode.container import (
     open_for_ffmpeg,
     stated_seconds,
 )
-from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.decode.frame_conversion import FrameScaler, cropped, read_stated
 from reelscribe.decode.streams import choose_streams
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
@@ -84,33 +84,29 @@ def start_and_length(container: av.container.InputContainer) -> tuple[float, flo
 
 
 def make_scaler(
-    video: VideoStream, stated: DynamicRange, first: av.VideoFrame, longer_side: int, *, even: bool = False
-) -> FrameScaler:
+    container: av.container.InputContainer,
+    video: VideoStream,
+    stated: DynamicRange,
+    first: av.VideoFrame,
+    longer_side: int,
+    *,
+    even: bool = False,
+) -> Callable[[av.VideoFrame], FrameArray]:
     """Return what scales frames of a video to pictures as players show them.
 
     Args:
+        container: The open file.
         video: The stream.
         stated: The dynamic range that it stated before anything was decoded, as a decoder may forget it.
-        first: A frame of it, which alone tells the rotation.
+        first: Its first frame, whose shape the pictures get, and which alone tells how all are turned.
         longer_side: Largest side of the pictures, in pixels.
         even: Whether both sides must be even, as encoders want them.
     """
-    aspect = float(video.sample_aspect_ratio or video.codec_context.sample_aspect_ratio or 1)
-    info = VideoInfo(
-        duration_seconds=0.0,
-        width=first.width,
-        height=first.height,
-        rotation=round(-first.rotation / 90) % 4 * 90,
-        pixel_aspect=aspect if 0 < aspect < math.inf else 1.0,
-        frames=1,
-        average_fps=0.0,
-        start_seconds=0.0,
-        end_seconds=0.0,
-        video_codec=video.codec_context.name,
-        audio_codec=None,
-        dynamic_range=stated,
-    )
-    size = thumbnail_size(info.shown_size, longer_side)
+    rules = read_stated(container, video, stated, first)
+    first = cropped(first, rules.margins)
+    shape = rules.shown_size(first)
+    size = thumbnail_size(shape, longer_side)
     if even:
         size = type(size)(max(2, size.width // 2 * 2), max(2, size.height // 2 * 2), size.resample)
-    return FrameScaler(info, size, "fast")
+    scale = FrameScaler(rules, size, "fast", shape)
+    return lambda frame: scale(cropped(frame, rules.margins))
