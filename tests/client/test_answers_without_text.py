@@ -29,13 +29,15 @@ THOUGHTS = [
     *("<|channel|>final <|constrain|>json<|message|>A dog.<|return|>", "analysisWe need to.assistantfinalA dog."),
     "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>A dog.<|END_RESPONSE|>",
     "<|begin_of_thought|>hm<|end_of_thought|>\n<|begin_of_solution|>A dog.<|end_of_solution|>",
-    "Here is my thought process: hm Here is my response: A dog.",
+    *("Here is my thought process: hm Here is my response: A dog.", "<think/>A dog."),
+    "<SUMMARY>hm</SUMMARY><REASONING>hm</REASONING><CONCLUSION>A dog.</CONCLUSION>",  # LLaVA-CoT
     [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "A dog."}],
 ]
 """What models write, each in the way of a family, whose answer is "A dog."."""
 
 NO_TEXT = {
     **{text: chat(text) for text in ("", " \n", "\u200b\ufeff", "<think>hm</think>", "hm</think> ", "<think>hm")},
+    "a text without end": chat("<think " * 2**18),
     "thoughts that are cut off": chat("<think>a<think>b</think>c", "length"),
     "analysis that is cut off": chat("<|channel|>analysis<|message|>hm", "length"),
     "null": chat(None),
@@ -54,6 +56,7 @@ for name, message in {
     "reasoning_content": {"content": None, "reasoning_content": "hm"},
     "reasoning": {"content": "", "reasoning": "hm"},
     "no content": {"role": "assistant"},
+    "null in parts": {"content": [{"type": "text", "text": None}]},
     "no message": None,
 }.items():
     NO_TEXT[name] = {"choices": [{"message": message, "finish_reason": "stop"}]}

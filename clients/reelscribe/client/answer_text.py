@@ -11,11 +11,15 @@ import re
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.errors import RequestRefused
 
+MOST_CHARACTERS = 2**20
+"""Longest answer that is read, in characters; long thoughts of models have a tenth. A hostile one takes a second."""
+
 _NAME = "think(?:ing)?|thoughts?|reasoning|reflection|scratchpad"
 _MARK = re.compile(
     rf"""
+    (?=[<◁\[ah])(?:  # which tells quickly that most characters begin none
     (?P<begins>
-        <(?:[\w-]+:)?(?:{_NAME})(?:\s[^<>]*)?>     # DeepSeek, Qwen, GLM and most others; <seed:think>
+        <(?:[\w-]+:)?(?:{_NAME})(?:\s[^<>]*)?(?<!/)>  # DeepSeek, Qwen, GLM and most others; <seed:think>
       | ◁think▷ | (?-i:\[THINK\])                  # Kimi, Mistral
       | <\|(?:begin_of_|begin_|start_)?(?:{_NAME})(?:_start|_begin)?\|>   # Command, Sky-T1
       | <\|channel>\s*thought\b | <unused94>       # Gemma
@@ -24,7 +28,7 @@ _MARK = re.compile(
       | \AHere(?:\ is|'s)\ my\ thought\ process:   # Granite
     )
   | (?P<ends>
-        </(?:[\w-]+:)?(?:{_NAME})\s*>
+        </(?:[\w-]+:)?(?:{_NAME})\s*> | <(?:{_NAME})\s*/>
       | ◁/think▷ | (?-i:\[/THINK\])
       | <\|(?:end_of_|end_|/)(?:{_NAME})\|> | <\|(?:{_NAME})_end\|>
       | <channel\|> | <unused95>
@@ -32,12 +36,12 @@ _MARK = re.compile(
   | (?P<answers>
         <\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|> | assistantfinal
       | <\|(?:begin_of_solution|start_response)\|>
-      | Here(?:\ is|'s)\ my\ response:
-    )
+      | Here(?:\ is|'s)\ my\ response: | (?-i:<CONCLUSION>)
+    ))
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_AROUND = r"(?:<\|[\w/ ]*\|>|</?(?:answer|response|solution)>|</?s>)"
+_AROUND = r"(?:<\|[\w/ ]*\|>|</?(?:answer|response|solution|conclusion)>|</?s>)"
 _BEFORE, _AFTER = re.compile(rf"\A{_AROUND}", re.IGNORECASE), re.compile(rf"{_AROUND}\Z", re.IGNORECASE)
 """What may be around an answer that follows thoughts."""
 
@@ -50,8 +54,11 @@ def answer_text(text: str, status: ClipStatus = "complete") -> str:
         status: Whether it was stopped at its limit of tokens, maybe in a thought.
 
     Raises:
-        RequestRefused: It says nothing.
+        RequestRefused: It says nothing, or is too long.
     """
+    if len(text) > MOST_CHARACTERS:
+        why = f"expected a text of at most {MOST_CHARACTERS} characters, got {len(text)}"
+        raise RequestRefused(200, why, permanent=True)
     said = without_thoughts(text, is_whole=status == "complete").strip()
     if not any(character.isprintable() and not character.isspace() for character in said):
         raise no_text(status, has_thoughts=bool(text.strip()))

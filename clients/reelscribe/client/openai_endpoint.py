@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -274,8 +275,8 @@ def _error_status(value: Any) -> int | None:
     if not isinstance(value, dict) or value.get("choices") or value.get("text") or not value.get("error"):
         return None
     code = value["error"].get("code") if isinstance(value["error"], dict) else None
-    status = int(code) if str(code).isdecimal() else 500
-    return status if 400 <= status < 500 or status in _BUSY else 500
+    told = str(code) if isinstance(code, (int, str)) else ""
+    return int(told) if re.fullmatch("4[0-9][0-9]|503", told) else 500
 
 
 def _advice(response: RawAnswer) -> str:

@@ -311,8 +311,7 @@ def _read_chat(value: Any) -> ClipDescription:
     choice = _first_choice(value)
     ended, message, usage = choice["finish_reason"], choice["message"], value.get("usage")
     if ended in ("abort", "error"):
-        status = 503 if ended == "abort" else 500
-        raise RequestRefused(status, f"the server ended the answer early ({ended})")
+        raise RequestRefused(503 if ended == "abort" else 500, f"the server ended the answer early ({ended})")
     if not isinstance(message, (dict, NoneType)) or not isinstance(ended, (str, NoneType)):
         raise TypeError(f"message: expected an object, got {brief(message)}, with finish_reason {brief(ended)}")
     content, has_thoughts, refusal = _content(message or {})
@@ -355,7 +354,8 @@ def _content(message: Mapping[str, Any]) -> tuple[str, bool, str]:
     parts = [{"text": content or ""}] if isinstance(content, (str, NoneType)) else read_list("content", content)
     if not all(isinstance(part, dict) for part in parts):
         raise TypeError(f"content: expected a text or parts of one, got {brief(content)}")
-    texts = [read_text("text", part["text"]) for part in parts if part.get("type", "text") in ("text", "output_text")]
+    said = [part.get("text") or "" for part in parts if part.get("type", "text") in ("text", "output_text")]
+    texts = [read_text("content", text) for text in said]
     has_thoughts = len(texts) < len(parts) or any(map(message.get, _THOUGHTS))
     refusals = [refusal, *(part.get("refusal") for part in parts)]
     return "".join(texts), has_thoughts, next((each for each in refusals if isinstance(each, str) and each), "")
