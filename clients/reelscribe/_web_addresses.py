@@ -8,9 +8,11 @@ that it returns, never the text that it was given.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin
 
@@ -24,6 +26,9 @@ PORTS = {"http": 80, "https": 443}
 
 OPENAI = "openai+"
 """Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
+
+_PROXY_VARIABLES = [f"{name}_proxy" for name in ("http", "https", "all", "no")]
+_PROXY_VARIABLES += map(str.upper, _PROXY_VARIABLES[:])
 
 _EXPECTED = "expected a host after http:// or https://, and no port or one from 1 to 65535"
 _MOST_CHARACTERS = 10_000
@@ -146,6 +151,12 @@ def proxy_of(scheme: str, host: str, port: int | None) -> Url | None:
         host: Its host, an IPv6 address without brackets.
         port: Its port; None for the usual one.
     """
+    return _proxy_of(scheme, host, port, tuple(map(os.environ.get, _PROXY_VARIABLES)))
+
+
+@lru_cache(maxsize=1024)  # Python reads the whole environment for it, which takes long for each request
+def _proxy_of(scheme: str, host: str, port: int | None, _: tuple[str | None, ...]) -> Url | None:
+    """Return the proxy over which a server is asked, for values of _PROXY_VARIABLES; see `proxy_of`."""
     import urllib.request
 
     if _is_this_machine(host) or not (proxies := web_proxies()):
