@@ -8,11 +8,13 @@ that it returns, never the text that it was given.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin
 
 from reelscribe.errors import UsageError
 
@@ -24,6 +26,9 @@ PORTS = {"http": 80, "https": 443}
 
 OPENAI = "openai+"
 """Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
+
+_PROXY_VARIABLES = [f"{name}_proxy" for name in ("http", "https", "all", "no")]
+_PROXY_VARIABLES += map(str.upper, _PROXY_VARIABLES[:])
 
 _EXPECTED = "expected a host after http:// or https://, and no port or one from 1 to 65535"
 _MOST_CHARACTERS = 10_000
@@ -106,6 +111,73 @@ def named_host(text: str) -> str:
     if url.port or url.request_uri != "/":
         raise ValueError("expected a host alone, without port and path")
     return bare_host(url)
+
+
+def web_proxies() -> dict[str, Url]:
+    """Return the proxies of the environment by the scheme of addresses, with a name and password where they have them.
+
+    They are those of http_proxy and https_proxy, and of all_proxy where one of these is missing.
+
+    Raises:
+        UsageError: One cannot be used.
+    """
+    import urllib.request
+
+    found = urllib.request.getproxies()
+    names = {scheme: scheme if scheme in found else "all" for scheme in PORTS}
+    return {scheme: _proxy(name, found[name]) for scheme, name in names.items() if found.get(name)}
+
+
+def _proxy(name: str, address: str) -> Url:
+    """Return the address of a proxy. Raises UsageError if it cannot be used; the message has no password."""
+    try:
+        proxy = parse_web_address(address if "://" in address else f"http://{address}", with_login=True)
+        unquote(proxy.auth or "").encode("latin-1")
+    except ValueError:
+        raise UsageError(
+            f"{name}_proxy: expected the address of a proxy, such as http://proxy:3128, and of its name and password"
+            " only characters of Latin-1"
+        ) from None
+    return proxy
+
+
+def proxy_of(scheme: str, host: str, port: int | None) -> Url | None:
+    """Return the proxy over which a server is asked: one of `web_proxies`, or None for none.
+
+    This machine and what no_proxy names are asked directly.
+
+    Args:
+        scheme: Scheme of the address, http or https.
+        host: Its host, an IPv6 address without brackets.
+        port: Its port; None for the usual one.
+    """
+    return _proxy_of(scheme, host, port, tuple(map(os.environ.get, _PROXY_VARIABLES)))
+
+
+@lru_cache(maxsize=1024)  # Python reads the whole environment for it, which takes long for each request
+def _proxy_of(scheme: str, host: str, port: int | None, _: tuple[str | None, ...]) -> Url | None:
+    """Return the proxy over which a server is asked, for values of _PROXY_VARIABLES; see `proxy_of`."""
+    import urllib.request
+
+    if _is_this_machine(host) or not (proxies := web_proxies()):
+        return None
+    is_direct = any(map(urllib.request.proxy_bypass, (host, f"{host}:{port or PORTS[scheme]}")))
+    return None if is_direct else proxies.get(scheme)
+
+
+def proxy_login(proxy: Url) -> tuple[str, str] | None:
+    """Return the name and the password for a proxy; None if it has none."""
+    name, _, password = (proxy.auth or "").partition(":")
+    return (unquote(name), unquote(password)) if proxy.auth else None
+
+
+def _is_this_machine(host: str) -> bool:
+    """Return whether a host is this machine, as far as its name tells."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def checked_server_address(text: str, example: str = "http://127.0.0.1:8081") -> str:

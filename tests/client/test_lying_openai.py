@@ -62,13 +62,10 @@ LIES = [
     pytest.param(usage("2.5"), "completion_tokens: expected", id="half a token"),
     pytest.param(usage('"2"'), "completion_tokens: expected", id="tokens as text"),
     pytest.param(as_json([chat()]), "expected an object", id="a list"),
-    pytest.param(as_json(chat() | {"choices": []}), "choices: expected one, got 0", id="no choice"),
     pytest.param(as_json(chat() | {"choices": chat()["choices"] * 2}), "choices: expected one, got 2", id="two"),
     pytest.param(as_json(chat() | {"choices": {"0": 1}}), "choices: expected", id="choices in an object"),
-    pytest.param(choice(finish_reason="stopped"), "finish_reason: expected stop or length", id="another end"),
     pytest.param(choice(message=["a"]), "message: expected an object", id="a message that is a list"),
     pytest.param(choice(message={"content": ["a"]}), "content: expected", id="text in a list"),
-    pytest.param(choice(message={"content": None}), "content: expected", id="no text"),
     pytest.param(response("", length=10**10), "at most 16 MiB", id="content length of 10 GB"),
     pytest.param(response(BOMB, "Content-Encoding: gzip"), "not compressed, got .*'gzip'", id="gzip bomb"),
     pytest.param(

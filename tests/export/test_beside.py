@@ -81,6 +81,8 @@ def test_a_file_that_is_unchanged_is_not_written_again(films):
         (None, "auto", "film.srt"),
         ("../../x", "auto", "film.srt"),
         ("english", "auto", "film.srt"),
+        ("jw", "auto", "film.jv.srt"),
+        ("IW-IL", "auto", "film.he-IL.srt"),
     ],
 )
 def test_the_name_has_the_language_of_what_is_said_if_that_is_shown(films, language, cues, name):

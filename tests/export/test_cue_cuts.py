@@ -99,6 +99,12 @@ def test_speech_is_cut_after_sentences_then_clauses_then_pauses():
     assert [" ".join(lines).split()[-1] for lines in shown(said(words, pauses={"village": 1}))] == ["village", "more"]
 
 
+@pytest.mark.parametrize("end", [*"\u061f\u06d4\u05c3\u104b\u1362\u0589\u17d4\u2048", "!\u200f", ".\u203a", "。\u3011"])
+def test_a_sentence_ends_with_the_full_stop_of_any_script(end):
+    first, second = "the captain of the old" + end, "ship was a friend of mine"
+    assert shown(said(f"{first} {second}"), max_cue_seconds=2.5)[0] == [first]
+
+
 def test_abbreviations_end_no_sentence():
     text = "We went over the bridge and through the market with Dr. Miller and his wife and their children"
     assert not [line for lines in shown(said(text)) for line in lines if line.endswith("Dr.")]

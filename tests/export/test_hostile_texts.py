@@ -1,6 +1,7 @@
 """What a model says may hold anything: escapes for terminals, HTML, syntax of subtitles, formulas, turned texts."""
 
 import json
+import re
 
 import pytest
 from pyarrow import parquet
@@ -15,6 +16,8 @@ from support.exporting import cues, exported, record, rows, shown_by_ffmpeg, tra
 CONTROLS = [chr(code) for code in [*range(32), *range(0x7F, 0xA0)]]
 BIDI = [*map(chr, [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])]
 EMBEDDING = {*map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)])}
+EMBEDDED_LINE = re.compile("\u202b([^\u202a-\u202e\u2066-\u2069]*?)\u202c(?=\\n|\\\\N)")
+"""How exports write a line that is read from right to left: what stands around it keeps its order."""
 NO_EMBEDDING = dict.fromkeys(map(ord, EMBEDDING))
 HOSTILE = [
     "\x1b[2J\x1b]0;owned\x07 x",
@@ -53,7 +56,7 @@ def test_no_text_orders_anew_what_stands_around_it(tmp_path):
     value["segments"][0]["speaker"] = "\u202ebob"
     out = exported(tmp_path, [value], "vtt", "srt", "ass", "txt", "rttm", "chapters", speaker_names=True)
     for path in out.glob("*/*"):
-        content = path.read_text()
+        content = EMBEDDED_LINE.sub(r"\1", path.read_text())
         assert not set(content) & EMBEDDING
         assert f"{mark}{words}.exe" in " ".join(content.split()) or path.suffix == ".rttm"
 

@@ -139,16 +139,16 @@ async def test_a_client_that_is_killed_asks_for_no_summary_again_that_is_saved(l
     assert (out / "annotations.jsonl").read_bytes() == (tmp_path / "quiet" / "annotations.jsonl").read_bytes()
 
 
-async def describe(server, library: Path, out: Path) -> None:
+async def describe(server, library: Path, out: Path, **options) -> None:
     with no_waiting():
         async with asyncio.timeout(PATIENCE), ClipClient([Server(server.url)], "m") as client:
-            await Run([ClipTrack(client, options_of())], out).run([str(library)])
+            await Run([ClipTrack(client, options_of(**options))], out).run([str(library)])
 
 
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (chat(ended="other", system_fingerprint="one"), "finish_reason: expected"),
+        ({"choices": [7], "system_fingerprint": "one"}, "choices: expected"),
         (chat(system_fingerprint="another"), "expected the server as it was when the run began"),
         ((403, {"error": "no"}), "status 403"),
     ],
@@ -182,18 +182,28 @@ async def test_a_storm_of_429_costs_no_clip(library, tmp_path):
     assert len(saved(tmp_path / "out")) == FILES * CLIPS
 
 
-async def test_a_clip_that_is_too_long_for_the_model_costs_itself_alone(library, tmp_path):
-    def answer(request):
-        too_long = (400, {"error": {"message": "This model's maximum context length is 9 tokens"}})
-        return too_long if name_of(request) == 2 * STEP else described(request)
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ((400, {"error": {"message": "This model's maximum context length is 9 tokens"}}), "maximum context length"),
+        ({"choices": [{"message": {"content": None, "refusal": "No!"}, "finish_reason": "stop"}]}, "refuses: No!"),
+        ({"choices": [{"message": {"reasoning_content": "hm"}, "finish_reason": "stop"}]}, "thoughts alone"),
+    ],
+)
+async def test_a_clip_that_is_not_answered_costs_itself_alone_and_is_tried_again(library, tmp_path, lie, words):
+    def failures() -> list[str]:
+        with LedgerReader(tmp_path / "out") as ledger:
+            results = [result for job in range(1, FILES + 1) for result in ledger.clip_results(job)]
+        return [result.error for result in results if isinstance(result, ClipFailure)]
 
     async with serving() as server:
-        server.answer = answer
+        server.answer = lambda request: lie if name_of(request) == 2 * STEP else described(request)
         await describe(server, library, tmp_path / "out")
-    with LedgerReader(tmp_path / "out") as ledger:
-        results = [result for job in range(1, FILES + 1) for result in ledger.clip_results(job)]
-    (failure,) = [result for result in results if isinstance(result, ClipFailure)]
-    assert "maximum context length" in failure.error
+        (failure,) = failures()
+        assert words in failure
+        server.answer = described
+        await describe(server, library, tmp_path / "out", retry_failed=True)
+    assert failures() == []
 
 
 async def test_nodes_ask_a_server_with_openais_api_with_its_key_and_settings(library, tmp_path):

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from aiohttp import web
 
 from reelscribe.cluster.session import RemoteNodes
+from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import UsageError
 from support import odd_media
 from support.fake_openai import chat
@@ -49,13 +51,24 @@ async def test_what_is_saved_is_not_asked_again_and_other_texts_make_another_sum
     assert record_of(out)["summary"] == IN_RECORD
 
 
-async def test_a_source_in_which_nothing_is_seen_or_said_has_no_summary_and_is_not_asked_about(tmp_path, served):
-    tell(served, "  ")
-    odd_media.write(tmp_path / "mute.mkv")
-    assert (await served.run(tmp_path / "out", tmp_path / "mute.mkv")).failed == 0
-    record = record_of(tmp_path / "out", "mute.mkv")
+async def test_a_source_in_which_nothing_is_said_has_no_summary_and_is_not_asked_about(media, tmp_path, served):
+    async def silent(request):
+        return web.json_response([ChunkTranscript("", "en", ()).to_json() for _ in request.names()])
+
+    served.speech.answer = silent
+    _, *specs = served.specs()
+    assert (await served.run(tmp_path / "out", media / "spoken.mp4", specs=specs)).failed == 0
+    record = record_of(tmp_path / "out")
     assert (record["summary"], record["error"], served.chats.asked) == (None, None, [])
     assert record["summary_settings"]
+
+
+async def test_clips_of_which_a_model_says_nothing_have_failed(media, tmp_path, served):
+    tell(served, "  ")
+    assert (await served.run(tmp_path / "out", media / "spoken.mp4")).failed == 1
+    record = record_of(tmp_path / "out")
+    assert (record["status"], record["summary"], record["clips"]) == ("error", IN_RECORD, [])
+    assert record["error"]["message"].endswith("expected an answer with a text, got none")
 
 
 async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reason(media, tmp_path, served):

@@ -198,7 +198,8 @@ def files(out):
 
 def words(text):
     """The words of a text, without invisible characters."""
-    return [word for word in re.split(r"[\s\0-\x1f\x7f-\x9f]+", text.replace(WORD_JOINER, "")) if word]
+    visible = re.sub(f"[{WORD_JOINER}\u202b\u202c]", "", text)
+    return [word for word in re.split(r"[\s\0-\x1f\x7f-\x9f]+", visible) if word]
 
 
 def cues(path):

@@ -12,11 +12,14 @@ import os
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, NoReturn
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from yarl import URL
 
+from reelscribe._web_addresses import proxy_login, proxy_of
 from reelscribe.errors import ServerError, ServerUnreachable, UsageError, brief, printable
 
 MAX_ANSWER_BYTES = 16 * 2**20
@@ -78,20 +81,30 @@ async def ask(
         The answer, whatever its status.
 
     Raises:
-        ServerError: The answer is compressed, or too large.
+        ServerError: The answer is compressed, or too large, or a proxy refuses to ask the server.
+        UsageError: The environment names a proxy that cannot be used.
         TimeoutError: There was no whole answer in time.
         aiohttp.ClientError, OSError: There was no connection, or it ended before the end of the answer.
     """
+    target = URL(url)
+    proxy = proxy_of(target.scheme, target.host or "", target.port)
+    login = proxy and proxy_login(proxy)
+    for_proxy = {"Proxy-Authorization": aiohttp.encode_basic_auth(*login, "latin-1")} if login else {}
     try:
         async with session.request(
             method,
             url,
+            proxy=proxy._replace(auth=None).url if proxy else None,
+            proxy_headers=for_proxy,
             data=data,
-            headers={**headers, "Accept-Encoding": "identity"},
+            # What is encrypted passes the proxy unread, so the server would get what is meant for the proxy.
+            headers={**headers, "Accept-Encoding": "identity", **(for_proxy if target.scheme == "http" else {})},
             timeout=limits,
             allow_redirects=False,
             auto_decompress=False,
         ) as response:
+            if proxy and response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+                raise ServerError(f"{url}: the proxy wants a name and password; {_OVER_PROXY}")
             try:
                 return RawAnswer(response.status, response.headers, await _read(response))
             except (ServerError, _TooLarge):
@@ -169,6 +182,10 @@ HTTPS_ONLY = "only accepts HTTPS requests"
 
 _LONGEST_REASON = 300
 
+_OVER_PROXY = (
+    "it is asked over the proxy of http_proxy, https_proxy or all_proxy; name its host in no_proxy if it needs none"
+)
+
 _CERTIFICATE_ADVICE = {
     10: "it has expired: give the server another one",
     62: "connect with a host name or address that is in the server's certificate",
@@ -210,6 +227,8 @@ def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreach
 
 
 def _advice(error: aiohttp.ClientError | OSError) -> str:
+    if isinstance(error, (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)):
+        return _OVER_PROXY
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         number = getattr(error.certificate_error, "verify_code", 0)
         trust = "have SSL_CERT_FILE name the certificate of its issuer, or the server's own if it is self-signed"

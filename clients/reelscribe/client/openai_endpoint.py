@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -170,7 +171,9 @@ class OpenAIEndpoint(Endpoint[Description]):
         assert form, "only models that such servers have are described"
         exchange = await self._ask(request, form)
         value = self._json(exchange.response)
-        answers = self._parsed(value, lambda: [form.parse(value, request.items)])
+        if status := _error_status(value):
+            raise self._refusal(replace(exchange.response, status=status))
+        answers = self._parsed(value, lambda: [_parsed_or_refused(form, value, request.items)])
         self._check_model(value)
         network, waited = exchange.network_seconds, exchange.waited_seconds
         return Answer(answers, self.url, network, waited, 0.0, form.tokens(value), await self._queue())
@@ -249,6 +252,31 @@ class OpenAIEndpoint(Endpoint[Description]):
             temporary=status in (401, 403, 404),
             status=status,
         )
+
+
+def _parsed_or_refused(form: Form[Any, Any], value: Any, items: Any) -> Any:
+    """Return the answer about an item, or the refusal in its place if the model has answered without a text.
+
+    Such an answer is about the item alone, so nothing else is asked to find out whether the server works.
+    """
+    try:
+        return form.parse(value, items)
+    except RequestRefused as refusal:
+        if not refusal.permanent:
+            raise
+        return refusal
+
+
+def _error_status(value: Any) -> int | None:
+    """Return the status of an error that a server has put into an answer of status 200; None if it answers.
+
+    Brokers of models do so when the model fails after they have begun to answer.
+    """
+    if not isinstance(value, dict) or value.get("choices") or value.get("text") or not value.get("error"):
+        return None
+    code = value["error"].get("code") if isinstance(value["error"], dict) else None
+    told = str(code) if isinstance(code, (int, str)) else ""
+    return int(told) if re.fullmatch("4[0-9][0-9]|503", told) else 500
 
 
 def _advice(response: RawAnswer) -> str:

@@ -15,11 +15,13 @@ import wave
 from binascii import b2a_base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from PIL import Image
 
+from reelscribe.client.answer_text import answer_text, no_text
 from reelscribe.contract.clips import Clip, ClipDescription, ClipStatus
 from reelscribe.contract.descriptions import (
     CaptionerDescription,
@@ -31,7 +33,7 @@ from reelscribe.contract.families import FAMILIES, FrameTimes
 from reelscribe.contract.fields import read_confidence, read_count, read_list, read_number, read_text, round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.speech import BOTH, ChunkTranscript, SampleArray, SpeechSegment, TranscriptionOptions
-from reelscribe.errors import RequestRefused, UsageError, brief
+from reelscribe.errors import RequestRefused, UsageError, brief, printable
 
 Items = TypeVar("Items")
 ItemAnswer = TypeVar("ItemAnswer")
@@ -43,7 +45,13 @@ OPTIONAL = ("logprobs", "seed", SEGMENTS)
 """Parts of requests that only add something. They are left out for a server that refuses them by name."""
 
 _MILLISECONDS = 1000
-_ENDED: dict[str, ClipStatus] = {"stop": "complete", "length": "truncated"}
+_ENDED: dict[str, ClipStatus] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "complete"),
+    **dict.fromkeys(("length", "max_tokens"), "truncated"),
+}
+"""How an answer ended, by its `finish_reason`: OpenAI's words, and those of other servers."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of a message in which servers put what a model thinks before it answers."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Form(Generic[Items, ItemAnswer]):
     """Makes the request from a batch of one item, the name of the model, and the parts of OPTIONAL to leave out."""
     parse: Callable[[Any, Items], ItemAnswer]
     """Reads the JSON of an answer about such a batch. Raises TypeError, KeyError or ValueError for JSON that is none,
-    and RequestRefused if the server did not finish it."""
+    and RequestRefused if it has no text, or the server did not finish it."""
     asks_segments: bool = False
     """True if it asks for SEGMENTS."""
 
@@ -294,36 +302,63 @@ def _form(fields: Mapping[str, str], wav: bytes) -> Content:
 
 
 def _read_chat(value: Any) -> ClipDescription:
-    """Read the answer of a chat: its text, how it ended, and what is known of its tokens."""
+    """Read the answer of a chat: its text, how it ended, and what is known of its tokens.
+
+    Raises:
+        RequestRefused: It is one, but has no text that answers the question. This is about the question alone.
+        TypeError, KeyError, ValueError: It is none.
+    """
     choice = _first_choice(value)
     ended, message, usage = choice["finish_reason"], choice["message"], value.get("usage")
+    if ended in ("abort", "error"):
+        raise RequestRefused(503 if ended == "abort" else 500, f"the server ended the answer early ({ended})")
+    if not isinstance(message, (dict, NoneType)) or not isinstance(ended, (str, NoneType)):
+        raise TypeError(f"message: expected an object, got {brief(message)}, with finish_reason {brief(ended)}")
+    content, has_thoughts, refusal = _content(message or {})
     if ended == "content_filter":
         raise RequestRefused(200, "the server's filter has stopped the answer", permanent=True)
-    if ended in ("abort", "error"):
-        raise RequestRefused(503, f"the server ended the answer early ({ended})")
-    if ended not in _ENDED:
-        raise ValueError(f"finish_reason: expected stop or length, got {brief(ended)}")
-    if not isinstance(message, dict):
-        raise TypeError(f"message: expected an object, got {brief(message)}")
-    content = message.get("content")
-    if content is None and ended == "length":  # all tokens went into thoughts
-        content = ""
+    if refusal:
+        raise RequestRefused(200, f"the model refuses: {printable(refusal[:200])}", permanent=True)
+    status = _ENDED.get((ended or "").lower())
+    if not status:
+        why = f"expected an answer that ends with stop or length, got finish_reason {brief(ended)}"
+        raise RequestRefused(200, why, permanent=True)
+    if not content.strip():
+        raise no_text(status, has_thoughts=has_thoughts)
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    text = answer_text(content, status)
     return ClipDescription(
-        read_text("content", content).strip(),
-        _ENDED[ended],
+        text,
+        status,
         None if tokens is None else read_count("completion_tokens", tokens),
-        _average(choice.get("logprobs")),
+        # Of thoughts, it says nothing about the answer.
+        None if has_thoughts or text != content.strip() else _average(choice.get("logprobs")),
     )
 
 
 def _first_choice(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected an object, got {brief(value)}")
-    choices = read_list("choices", value["choices"])
+    told = value.get("choices") if value.get("object") == "chat.completion" else value["choices"]
+    choices = read_list("choices", told or [])
+    if told in (None, []):  # as behind filters
+        raise RequestRefused(200, "expected an answer, got none (no choices)", permanent=True)
     if len(choices) != 1 or not isinstance(choices[0], dict):
         raise ValueError(f"choices: expected one, got {len(choices)}")
     return choices[0]
+
+
+def _content(message: Mapping[str, Any]) -> tuple[str, bool, str]:
+    """Return the text of a message, which may be in parts, whether thoughts are beside it, and a refusal."""
+    content, refusal = message.get("content"), message.get("refusal")
+    parts = [{"text": content or ""}] if isinstance(content, (str, NoneType)) else read_list("content", content)
+    if not all(isinstance(part, dict) for part in parts):
+        raise TypeError(f"content: expected a text or parts of one, got {brief(content)}")
+    said = [part.get("text") or "" for part in parts if part.get("type", "text") in ("text", "output_text")]
+    texts = [read_text("content", text) for text in said]
+    has_thoughts = len(texts) < len(parts) or any(map(message.get, _THOUGHTS))
+    refusals = [refusal, *(part.get("refusal") for part in parts)]
+    return "".join(texts), has_thoughts, next((each for each in refusals if isinstance(each, str) and each), "")
 
 
 def _average(logprobs: Any) -> float | None:
@@ -341,7 +376,10 @@ def _read_transcript(value: Any, seconds: float, language: str | None) -> ChunkT
     """Read the transcript of a chunk of so many seconds; without segments, the chunk is one."""
     if not isinstance(value, dict):
         raise TypeError(f"expected an object, got {brief(value)}")
-    text, segments = read_text("text", value["text"]).strip(), []
+    told = value["text"]
+    if told is None:
+        raise RequestRefused(200, "expected a transcript, got none", permanent=True)
+    text, segments = read_text("text", told).strip(), []
     for each in read_list("segments", value.get("segments") or []):
         if not isinstance(each, dict):
             raise TypeError(f"segments: expected objects, got {brief(each)}")
@@ -352,6 +390,6 @@ def _read_transcript(value: Any, seconds: float, language: str | None) -> ChunkT
             segments.append(SpeechSegment(start, max(start, end), said, None, average))
     if text and not segments:
         segments.append(SpeechSegment(0.0, seconds, text))
-    told = value.get("language")
-    code = told if isinstance(told, str) and told.isascii() and 2 <= len(told) <= 3 else None  # some write "english"
-    return ChunkTranscript(text, language or code, tuple(segments))
+    spoken = value.get("language")
+    code = spoken if isinstance(spoken, str) and spoken.isascii() and 2 <= len(spoken) <= 3 else None  # or "english"
+    return ChunkTranscript(text or " ".join(each.text for each in segments), language or code, tuple(segments))

@@ -16,6 +16,7 @@ import numpy as np
 
 from reelscribe import wire
 from reelscribe.client import openai_forms
+from reelscribe.client.answer_text import answer_text
 from reelscribe.client.openai_forms import Content, Form
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.descriptions import (
@@ -30,7 +31,7 @@ from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.shots import WindowAnswer, WindowArray
 from reelscribe.contract.speech import BOTH, ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.contract.voices import ChunkVoices
-from reelscribe.errors import UsageError, brief
+from reelscribe.errors import RequestRefused, UsageError, brief
 
 JOIN_SECONDS = 0.05
 """Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
@@ -44,6 +45,8 @@ Items = TypeVar("Items", bound="_Items")
 """The items of a request."""
 ItemAnswer = TypeVar("ItemAnswer")
 """The answer to an item."""
+Said = TypeVar("Said", FrameCaption, ClipDescription)
+"""An answer that has a text in any case."""
 
 
 class _Items(Protocol):
@@ -60,9 +63,9 @@ class Operation(Generic[Items, ItemAnswer]):
 
     pack: Callable[[Items], list[wire.Segment]]
     """Packs items into the body of a request."""
-    parse: Callable[[Any, int], list[ItemAnswer]]
-    """Parses the JSON of a response to a request with this many items; raises TypeError, KeyError or ValueError for
-    JSON that is not such a response."""
+    parse: Callable[[Any, int], list[ItemAnswer | RequestRefused]] | Callable[[Any, int], list[ItemAnswer]]
+    """Parses the JSON of a response to a request with this many items, of which some may be answered without a text;
+    raises TypeError, KeyError or ValueError for JSON that is not such a response."""
     nbytes: Callable[[Items], int]
     """Returns the size of items, in bytes."""
     join: Callable[[Sequence[Items]], Items]
@@ -217,7 +220,7 @@ def describing_clips(
     black: Sequence[Clip] = [Clip(np.zeros((4, size.height, size.width, 3), np.uint8), [0.0, 0.5, 1.0, 1.5])]
     return Operation(
         pack=_pack_clips,
-        parse=lambda value, count: [ClipDescription.from_json(each) for each in _list_of(count, "descriptions", value)],
+        parse=_parse_descriptions,
         nbytes=lambda clips: sum(clip.frames.nbytes for clip in clips),
         join=_concatenated,
         probe=black,
@@ -301,8 +304,22 @@ def _size_of_chunks(chunks: Sequence[SampleArray]) -> int:
     return sum(chunk.nbytes for chunk in chunks)
 
 
-def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
-    return [FrameCaption.from_json(each) for each in _list_of(count, 'captions with "text" and "avg_logprob"', value)]
+def _parse_captions(value: Any, count: int) -> list[FrameCaption | RequestRefused]:
+    listed = _list_of(count, 'captions with "text" and "avg_logprob"', value)
+    return [_with_text(FrameCaption.from_json(each)) for each in listed]
+
+
+def _parse_descriptions(value: Any, count: int) -> list[ClipDescription | RequestRefused]:
+    return [_with_text(ClipDescription.from_json(each)) for each in _list_of(count, "descriptions", value)]
+
+
+def _with_text(answer: Said) -> Said | RequestRefused:
+    """Return the answer to a frame or clip without thoughts, or the refusal in its place if it says nothing."""
+    try:
+        text = answer_text(answer.text, answer.status if isinstance(answer, ClipDescription) else "complete")
+    except RequestRefused as refusal:
+        return refusal
+    return answer if text == answer.text.strip() else replace(answer, text=text, avg_logprob=None)
 
 
 def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:

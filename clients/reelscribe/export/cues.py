@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, zip_longest
 from typing import NamedTuple
@@ -27,6 +28,8 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _EMBEDDING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 """A code of a language, such as "en" or "pt-BR". It becomes part of a name, and a server may say anything."""
+_RENAMED = {"jw": "jv", "iw": "he", "in": "id", "ji": "yi", "mo": "ro"}
+"""Codes that BCP 47 has replaced, by which players know no language: Whisper says "jw" for Javanese, and no other."""
 
 
 class Cue(NamedTuple):
@@ -44,6 +47,8 @@ class Cue(NamedTuple):
     """
     speaker: str | None = None
     """Name of who says it; None if that is not known."""
+    right_to_left: bool = False
+    """True if its lines are read from right to left."""
 
     @property
     def has_times(self) -> bool:
@@ -80,7 +85,31 @@ def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
             lines = lines_of([*name, *phrase.pieces], rules.max_line_chars)
             shown = lines if rules.karaoke else _unmarked(lines)
             cues.append(Cue(phrase.start, phrase.end, shown, speaker=speaker))
-    return sorted(cues, key=lambda cue: cue.start)
+    return _with_directions(sorted(cues, key=lambda cue: cue.start))
+
+
+def _with_directions(cues: Sequence[Cue]) -> list[Cue]:
+    """Return cues that know whether they are read from right to left.
+
+    That is so if most of their letters are, or most letters of all that is said, or of all that is seen: a Hebrew
+    sentence may begin with a Latin name, or have more of them than Hebrew words.
+    """
+    letters = [_letters(" ".join(map(line_text, cue.lines))) for cue in cues]
+    of_all = Counter[bool]()
+    for cue, (right_to_left, left_to_right) in zip(cues, letters, strict=True):
+        of_all[cue.beside_speech] += right_to_left - left_to_right
+    return [
+        cue._replace(right_to_left=right_to_left > (0 if of_all[cue.beside_speech] > 0 else left_to_right))
+        for cue, (right_to_left, left_to_right) in zip(cues, letters, strict=True)
+    ]
+
+
+def _letters(text: str) -> tuple[int, int]:
+    """Return how many letters of a text are of scripts that are written from right to left, and from left to right."""
+    if text.isascii():
+        return 0, sum(map(str.isalpha, text))
+    found = Counter(map(unicodedata.bidirectional, text))
+    return found["R"] + found["AL"], found["L"]
 
 
 def one_line(text: str) -> str:
@@ -109,14 +138,15 @@ def shown_language(source: AnnotatedSource, rules: CueRules) -> str | None:
         rules: What cues show.
 
     Returns:
-        The language that is spoken for the longest time, or English for a translation; None if cues show no speech, or
-        it is not known.
+        The language that is spoken for the longest time, or English for a translation, as BCP 47 has its code; None if
+        cues show no speech, or it is not known.
     """
     seconds = defaultdict[str, float](float)
     if source.transcript and rules.show_speech:
         for each in source.transcript.utterances:
             if each.language and _LANGUAGE.fullmatch(each.language):
-                seconds[each.language] += each.end - each.start
+                code, hyphen, rest = each.language.partition("-")
+                seconds[_RENAMED.get(code.lower(), code) + hyphen + rest] += each.end - each.start
     spoken = max(seconds, key=lambda language: seconds[language], default=None)
     return ENGLISH if spoken and source.transcript and source.transcript.in_english else spoken
 

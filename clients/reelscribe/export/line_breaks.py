@@ -21,9 +21,19 @@ from rich.cells import cell_len
 
 from reelscribe.export.cue_rules import CueRules
 
-_CLOSING = r"""["'\u201d\u2019\u00bb\u300d\u300f)\uff09\]]*$"""
-_SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\uff61\u0964\u061f\u06d4]" + _CLOSING)
-_CLAUSE_END = re.compile(r"[,;:\u2014\u2013\u3001\uff0c\uff1b\uff1a\u060c\u061b]" + _CLOSING)
+_CLOSING = (
+    r"""["'\u201d\u201c\u2019\u203a\u00bb\u300d\u300f\u3009\u300b\u3011)\uff09\]\uff3d"""
+    r"\u061c\u200e\u200f]*$"  # marks that put the punctuation before them in its place
+)
+_SENTENCE_END = re.compile(
+    r"[.!?\u2026\u203c\u2047-\u2049\u3002\uff01\uff0e\uff1f\uff61"
+    r"\u0589\u05c3\u061d\u061e\u061f\u06d4"  # Armenian, Hebrew, Arabic
+    r"\u0964\u0965\u0f0d\u0f0e\u104b\u1362\u1367\u1368\u17d4\u17d5]"
+    + _CLOSING  # Indic, Tibetan, Burmese, Ethiopic, Khmer
+)
+_CLAUSE_END = re.compile(
+    r"[,;:\u2014\u2013\u3001\uff0c\uff1b\uff1a\uff64\u055d\u060c\u061b\u104a\u1363-\u1366\u17d6]" + _CLOSING
+)
 _ABBREVIATION = re.compile(r"^\W*(?:Mr|Mrs|Ms|Dr|Prof|St|vs|(?:[^\W\d_]\.)*[^\W\d_])\.$")
 
 _NO_START = frozenset(["Mn", "Mc", "Me", "Cf", "Sk", "Lm", "Pe", "Pf", "Po", "Pd"])

@@ -4,6 +4,10 @@ What differs between them is how a line is written so that players show it as it
 is spoken. Captions beside speech are at the top of the picture in WebVTT (`line:0`, which FFmpeg's reader, and so mpv,
 ignores) and in ASS. SubRip has no such thing: the tag `an8` is not part of it, and some players show it as text. Some
 also show no second cue at the same time, or choose the order, so all that is shown at a time is one cue there.
+
+Players take lines for ones from left to right unless they are told otherwise, or go by the first letter. So each line
+that is read from right to left is embedded (U+202B to U+202C): its full stop is at its left end everywhere then, and
+Latin names are in their places. libass also needs the style's encoding -1 where tags divide a line, as in karaoke.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ SubtitleFormat = Literal["vtt", "srt", "ass"]
 _LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
 _LAST_ASS_MS = 10 * 3_600_000 - 20  # one digit of hours, and hundredths of seconds
 _WORD_JOINER = "\u2060"  # an invisible character
+_EMBEDDED = "\u202b{}\u202c"  # from right to left, whatever is around it and begins it
 _BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
 _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
@@ -176,6 +181,7 @@ def _ass(cues: Sequence[Cue]) -> str:
         marginl=60,
         marginr=60,
         marginv=54,
+        encoding=-1 if any(cue.right_to_left for cue in cues) else 1,  # for libass, -1 is to find out the direction
     )
     return file.to_string("ass")
 
@@ -208,7 +214,8 @@ def _lines(cue: Cue, marked: Callable[[Piece], str]) -> str:
         cue: The cue.
         marked: Writes the text of a piece in the syntax of a format, with what marks it while it is spoken.
     """
-    return r"\N".join("".join(marked(piece) + piece.space for piece in line).rstrip(" ") for line in cue.lines)
+    lines = ("".join(marked(piece) + piece.space for piece in line).rstrip(" ") for line in cue.lines)
+    return r"\N".join(map(_EMBEDDED.format, lines) if cue.right_to_left else lines)
 
 
 def _file(cues: Iterable[tuple[int, int, str]]) -> SSAFile:

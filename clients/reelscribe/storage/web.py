@@ -13,11 +13,9 @@ import ipaddress
 import netrc
 import re
 import socket
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import unquote
 
 import urllib3
 from urllib3.exceptions import (
@@ -29,8 +27,16 @@ from urllib3.exceptions import (
 )
 from urllib3.util import Url
 
-from reelscribe._web_addresses import PORTS, bare_host, is_public, parse_web_address
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, UsageError, brief
+from reelscribe._web_addresses import (
+    PORTS,
+    bare_host,
+    is_public,
+    parse_web_address,
+    proxy_login,
+    proxy_of,
+    web_proxies,
+)
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.objects import (
     CONNECT_SECONDS,
     CONNECTIONS,
@@ -73,11 +79,7 @@ class WebStore(ObjectStore):
         """The IP address at which each host and port was last connected to."""
         pools: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": False}
         self._direct = urllib3.PoolManager(**pools)
-        self._proxies = {
-            scheme: _proxy(scheme, address, pools)
-            for scheme, address in urllib.request.getproxies().items()
-            if scheme in PORTS
-        }
+        self._proxies = {proxy: _over(proxy, pools) for proxy in web_proxies().values()}
 
     def info(self, address: str) -> StoredObject:
         """Return the size and the version of a file."""
@@ -147,10 +149,10 @@ class WebStore(ObjectStore):
                 **login,
                 **headers,
             }
-            if url.scheme in self._proxies and not urllib.request.proxy_bypass(host):
+            if proxy := proxy_of(url.scheme or "", host, url.port):
                 if not is_named and not _is_public_or_name(host):  # what a name stands for is up to the proxy
                     raise MediaError(refusal)
-                return self._get(self._proxies[url.scheme], url.url, every)
+                return self._get(self._proxies[proxy], url.url, every)
             before = self._answering.get((host, url.port))  # first, as it may have a connection, and others may be dead
             *others, last = [host] if is_named else sorted(_public_ips(url, refusal), key=lambda ip: ip != before)
             for ip in others:
@@ -282,15 +284,8 @@ def _version(headers: Mapping[str, str]) -> str:
     return version if len(version) <= 1000 else ""
 
 
-def _proxy(scheme: str, address: str, pools: Mapping[str, Any]) -> urllib3.ProxyManager:
-    """Return the connections over a proxy of the environment. Raises UsageError if it cannot be used."""
-    try:
-        url = parse_web_address(address if "://" in address else f"http://{address}", with_login=True)
-        login = url.auth and unquote(url.auth if ":" in url.auth else f"{url.auth}:")
-        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
-    except ValueError:  # the text may have the password
-        raise UsageError(
-            f"{scheme}_proxy: expected the address of a proxy, such as http://proxy:3128, and of its name and password"
-            " only characters of Latin-1"
-        ) from None
-    return urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **pools)
+def _over(proxy: Url, pools: Mapping[str, Any]) -> urllib3.ProxyManager:
+    """Return the connections over a proxy."""
+    login = proxy_login(proxy)
+    headers = urllib3.make_headers(proxy_basic_auth=":".join(login)) if login else None
+    return urllib3.ProxyManager(proxy._replace(auth=None).url, proxy_headers=headers, **pools)

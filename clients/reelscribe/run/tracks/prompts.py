@@ -18,7 +18,7 @@ FIELDS = ("start", "end", "name", "transcript", "schema")
 examples of it, at which `str.format` would fail."""
 
 _FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
-_FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
+_FENCE = re.compile(r"\A```\w*\s|\s```\Z")
 _SPECIAL_TOKEN = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
 MOST_ANSWER_CHARACTERS = 2**17
 """Largest answer that is parsed as JSON, in characters; models write a tenth of it. It is checked in the event loop,
@@ -136,7 +136,7 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
     """Parse an answer that must fit a schema.
 
     Args:
-        text: The answer; a fence of three backticks around it is no part of it.
+        text: The answer; fences of three backticks at its ends are no part of it.
         schema: The JSON schema.
 
     Returns:
@@ -151,10 +151,9 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
 
     if len(text) > MOST_ANSWER_CHARACTERS:
         raise AnswerRefused(f"it has {len(text)} characters; expected at most {MOST_ANSWER_CHARACTERS}")
-    fenced = _FENCE.match(text.strip())
     try:
         # Python reads numbers that JSON does not have, and SQLite would not read the ledger any more.
-        value = json.loads(fenced[1] if fenced else text, parse_float=_finite, parse_constant=_finite)
+        value = json.loads(_FENCE.sub("", text.strip()), parse_float=_finite, parse_constant=_finite)
     except ValueError as error:
         raise AnswerRefused(f"it is no JSON: {error}") from None
     except RecursionError:
