@@ -59,6 +59,8 @@ class StoredObject(NamedTuple):
     """When it was written, in seconds since 1970; None if that was not told."""
     extra: str | None = None
     """What lies beside it in its archive, as a JSON object; None for nothing."""
+    problem: str = ""
+    """Why a member of an archive cannot be read; empty for what can."""
 
     @property
     def stat(self) -> str:
@@ -97,6 +99,17 @@ class ObjectStore(ABC):
             StoreUnavailable: The store does not answer.
         """
         raise MediaError(f"{address}: expected what can be listed")
+
+    def glance(self, address: str) -> Iterator[StoredObject]:
+        """Yield what `list` does, as soon as it can be found, in any order, and maybe without what lies beside it.
+
+        There may also be some that `list` leaves out, as others replace them.
+
+        Raises:
+            MediaError: They may not be listed, or this kind of store cannot list.
+            StoreUnavailable: The store does not answer.
+        """
+        return self.list(address)
 
     @abstractmethod
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
