@@ -16,6 +16,7 @@ from typing import NamedTuple
 from reelscribe._files import file_stat
 from reelscribe.errors import MediaError, UsageError, printable, reason_of
 from reelscribe.reporting.plan import other_files
+from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
@@ -269,17 +270,19 @@ class _Search:
         except OSError:
             yield folder
             return
+        is_of_results = any(name == LEDGER for name, _ in entries)
+        search = replace(self, left_out=None) if is_of_results else self
         for name, is_link in sorted(entries):
             path = os.path.join(folder, name)
             if not name.endswith("/"):
                 if is_media(path, self.suffixes):
                     yield path
                 else:
-                    leave_out(path, self.left_out)
+                    leave_out(path, search.left_out)
             elif not is_link:
-                yield from self._below(path[:-1])
-            elif self.left_out is not None:  # it may lead into a circle
-                self.left_out["links to folders"] += 1
+                yield from search._below(path[:-1])
+            elif search.left_out is not None:  # it may lead into a circle
+                search.left_out["links to folders"] += 1
 
     def _members(self, archive: Found) -> Iterator[Found]:
         """Yield the media in an archive, or the archive with the reason why they cannot be found."""
