@@ -148,6 +148,7 @@ def hostile(tmp_path) -> dict[str, bytes]:
         "a map that is cut": extended(header("a.mp4", tarfile.GNUTYPE_SPARSE, 0)),
         "a map without end": sparse + (b"9999999\n" + b"0\n" * 600_000),
         "attributes for all members": b"".join(common(k) for k in range(200)),
+        "two archives": good + good,
     }
 
 
@@ -178,7 +179,7 @@ def damaged(content: bytes, place: int) -> bytes:
     return content[:place] + b"\xff" * 10 + content[place + 10 :]
 
 
-NUMBER = 19
+NUMBER = 20
 
 
 @pytest.mark.parametrize("number", range(NUMBER))
@@ -344,7 +345,8 @@ def test_many_members_take_no_memory(stores, tmp_path):
 
 
 def test_numbers_that_json_does_not_have_become_null(stores, tmp_path):
-    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x", "0.json": b'{"a": 1e999, "b": "\\ud800"}'})
+    members = {"0.mp4": b"x", "0.json": b'{"a": 1e999, "b": "\\ud800"}'}
+    shard = write_tar(tmp_path / "s.tar", members, pax_headers={"mtime": "nan"})
     (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
     assert json.loads(found.extra) == {"json": {"a": None, "b": "\\ud800"}}
 

@@ -24,7 +24,7 @@ from typing import Any
 from reelscribe._files import file_stat, regular_file
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.address import split_member, suffix
-from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value
+from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
 from reelscribe.storage.tar_headers import MOST_BESIDE, Member, is_beside, read_members
 
 MOST_TOGETHER = 100
@@ -38,7 +38,7 @@ _MOST_TABLES = 8
 
 _CREATE = """
 CREATE TABLE members (
-    path BLOB PRIMARY KEY, name BLOB NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL, modified REAL NOT NULL,
+    path BLOB PRIMARY KEY, name BLOB NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL, modified REAL,
     link BLOB NOT NULL, problem TEXT NOT NULL, content BLOB, number INTEGER NOT NULL, sample BLOB NOT NULL,
     suffix BLOB NOT NULL, is_beside INTEGER NOT NULL
 );
@@ -288,7 +288,7 @@ class _Table:
     def _content(self, member: Member) -> bytes:
         if member.content is not None:
             return member.content
-        return b"".join(self._store.read(self.archive, member.place, member.place + member.size))
+        return retried(lambda: b"".join(self._store.read(self.archive, member.place, member.place + member.size)))
 
 
 _LEADS_OUT = "expected a link to a member of the archive, but it leads out of the archive, by {}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from reelscribe.errors import MALFORMED, MediaError, brief
@@ -85,11 +86,26 @@ def read_members(store: ObjectStore, archive: StoredObject) -> Iterator[Member]:
                     raise MediaError(f"expected a whole archive, but it ends within {brief(header.name)}")
                 if not (header.isdir() or is_note_of_mac(header.name)):
                     yield _member(header, headers)
-            # For `tarfile`, a header that is damaged or cut is the end.
-            if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
-                raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
+            _check_end(headers, tar.offset)
     except (tarfile.TarError, *MALFORMED) as error:
         raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
+
+
+def _check_end(headers: _Headers, place: int) -> None:
+    """Check that an archive ends where `tarfile` takes it to end, with a block of zeros or with the file."""
+    headers.passed = 0
+    rest = headers.read_at(place, _MOST_HEADERS)
+    zeros = len(rest) - len(rest.lstrip(b"\0"))
+    if zeros == len(rest):
+        return
+    if zeros < tarfile.BLOCKSIZE:  # for `tarfile`, a header that is damaged or cut is the end
+        raise MediaError(f"expected the header of a member at byte {place:,} of the archive")
+    begin = zeros - zeros % tarfile.BLOCKSIZE
+    with suppress(tarfile.HeaderError):  # some programs leave behind the end what was in their memory
+        tarfile.TarInfo.frombuf(rest[begin : begin + tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+        raise MediaError(
+            f"expected one archive, but another one begins at byte {place + begin:,}; join them with tar --concatenate"
+        )
 
 
 def _member(header: tarfile.TarInfo, headers: _Headers) -> Member:
