@@ -50,7 +50,18 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_a_byte_order_mark_says_how_a_list_is_encoded(tmp_path, name, encoding):
     mark = "\ufeff" if encoding.endswith("be") else ""  # Python writes the others itself
-    first, second = rows(tmp_path / name, (mark + TABLES[name]).encode(encoding))
+    check_table(name, rows(tmp_path / name, (mark + TABLES[name]).encode(encoding)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_list_in_utf16_needs_no_mark(tmp_path, name, encoding):
+    check_table(name, rows(tmp_path / name, TABLES[name].encode(encoding)))
+    assert names(tmp_path / "list", b"a\0b.mp4\0", null=True) == ["a", "b.mp4"]
+
+
+def check_table(name: str, found: list[Row]) -> None:
+    first, second = found
     assert (first.name, second.name, first.problem) == ("größe.mp4", "b.mp4", "")
     assert name == "x.txt" or json.loads(first.extra or "") == {"title": "ü"}
 

@@ -288,7 +288,7 @@ def test_what_belongs_together_need_not_be_neighbours(stores, tmp_path):
         ("./1.txt", FILE, b"new"),
         ("Caf\xe9.txt", FILE, b"accent"),
     ]
-    shard = links(tmp_path / "s.tar", *members)
+    shard = links(tmp_path / "S.TAR", *members)
     found = list(find_members(shard, VIDEO_SUFFIXES, stores))
     assert {each.address.rpartition("::")[2]: json.loads(each.extra or "{}") for each in found} == {
         "./0.MP4": {"json": {"n": 0}, "txt": "zero"},

@@ -204,7 +204,7 @@ def fits_any(path: str, globs: Iterable[str]) -> bool:
 
     Brackets in a glob stand for one of the characters between them, and for themselves, as in ``films [2020]/*``.
     """
-    readings = (reading for glob in globs for reading in ([glob, glob.replace("[", "[[]")] if "[" in glob else [glob]))
+    readings = {reading for glob in globs for reading in (glob, glob.replace("[", "[[]"))}
     return any(fnmatchcase(path, glob) or fnmatchcase(file_name(path), glob) for glob in readings)
 
 

@@ -135,7 +135,7 @@ class SourceList:
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
         with open(self._path, "rb") if self._input is None else nullcontext(self._input) as file:
-            yield _in_utf8(file)
+            yield _in_utf8(file, null=self._null)
 
     def _lines(self, file: IO[bytes]) -> Iterator[Row]:
         for number, line in enumerate(_pieces(file, b"\0" if self._null else b"\n"), 1):
@@ -247,13 +247,15 @@ class SourceList:
         return f"{self._path}:{number}"
 
 
-def _in_utf8(file: IO[bytes]) -> IO[bytes]:
-    """Return a list from its beginning, in UTF-8 without a byte-order mark."""
+def _in_utf8(file: IO[bytes], *, null: bool) -> IO[bytes]:
+    """Return a list from its beginning, in UTF-8 without a byte-order mark; `null` as for `SourceList`."""
     file.seek(0)
     begin = file.read(4)
     mark = next((each for each in _MARKS if begin.startswith(each)), b"")
     file.seek(len(mark))
     encoding = _MARKS.get(mark, "utf-8")
+    if not mark and not null and b"\0" in begin[:2]:  # half of the first character, if it is one of ASCII
+        encoding = "utf-16-le" if begin[1:2] == b"\0" else "utf-16-be"
     if encoding == "utf-8":
         return file
     recoded: Any = codecs.EncodedFile(file, "utf-8", encoding, "replace")
