@@ -287,13 +287,15 @@ def test_what_belongs_together_need_not_be_neighbours(stores, tmp_path):
         ("0.txt", FILE, b"zero"),
         ("./1.txt", FILE, b"new"),
         ("Caf\xe9.txt", FILE, b"accent"),
+        ("Caf\xe9.json", FILE, b'\xef\xbb\xbf"marked"'),
+        ("Caf\xe9.mark.txt", FILE, "Größe".encode("utf-16")),
     ]
     shard = links(tmp_path / "S.TAR", *members)
     found = list(find_members(shard, VIDEO_SUFFIXES, stores))
     assert {each.address.rpartition("::")[2]: json.loads(each.extra or "{}") for each in found} == {
         "./0.MP4": {"json": {"n": 0}, "txt": "zero"},
         "1.mp4": {"txt": "new"},
-        "Cafe\u0301.mp4": {"txt": "accent"},
+        "Cafe\u0301.mp4": {"txt": "accent", "json": "marked", "mark.txt": "Größe"},
     }
     for name, content in {"0.MP4": b"zero", "././1.mp4": b"one", "Caf\xe9.mp4": b"coffee"}.items():
         store = stores.of(f"{shard}::")

@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple, Self, cast
 from reelscribe._child_process import Send, messages, serve
 from reelscribe.errors import MediaError, UsageError, brief, missing_package
 from reelscribe.storage.address import check_address, is_address
-from reelscribe.storage.objects import json_value
+from reelscribe.storage.objects import byte_order, json_value
 
 COLUMNS = ("path", "url")
 """Names of the column of a table that names the sources; the first that a row has counts."""
@@ -43,14 +43,6 @@ ROWS_AT_ONCE = 256
 
 MOST_EXTRA = 2**16
 """Largest size of the other columns of a row, in bytes, as JSON."""
-
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # it begins like the mark after it
-    codecs.BOM_UTF16_LE: "utf-16-le",
-    codecs.BOM_UTF32_BE: "utf-32-be",
-    codecs.BOM_UTF16_BE: "utf-16-be",
-}
 
 
 class Row(NamedTuple):
@@ -251,9 +243,8 @@ def _in_utf8(file: IO[bytes], *, null: bool) -> IO[bytes]:
     """Return a list from its beginning, in UTF-8 without a byte-order mark; `null` as for `SourceList`."""
     file.seek(0)
     begin = file.read(4)
-    mark = next((each for each in _MARKS if begin.startswith(each)), b"")
-    file.seek(len(mark))
-    encoding = _MARKS.get(mark, "utf-8")
+    mark, encoding = byte_order(begin)
+    file.seek(mark)
     if not mark and not null and b"\0" in begin[:2]:  # half of the first character, if it is one of ASCII
         encoding = "utf-16-le" if begin[1:2] == b"\0" else "utf-16-be"
     if encoding == "utf-8":

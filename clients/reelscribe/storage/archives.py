@@ -24,7 +24,7 @@ from typing import Any
 from reelscribe._files import file_stat, regular_file
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.address import split_member, suffix
-from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
+from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, byte_order, json_value, retried
 from reelscribe.storage.tar_headers import MOST_BESIDE, Member, is_beside, read_members
 
 MOST_TOGETHER = 100
@@ -298,7 +298,8 @@ _NO_TARGET = "expected a link to a member of the archive, but there is no such f
 
 def _value(name: str, content: bytes) -> Any:
     """Return a value for JSON, a text otherwise; None if it cannot be taken."""
-    text = content.decode("utf-8", "replace")
+    mark, encoding = byte_order(content)
+    text = content[mark:].decode(encoding, "replace")
     if not name.lower().endswith(".json"):
         return text
     try:

@@ -7,6 +7,7 @@ everything else is a MediaError, which says what to do.
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import math
 import random
@@ -186,6 +187,23 @@ def retried(work: Callable[[], T], attempts: int = ATTEMPTS, give_up: Callable[[
 def byte_range(start: int, stop: int | None) -> str:
     """Return the value of the header `Range` that asks for bytes from one on, up to another one or to the end."""
     return f"bytes={start}-{'' if stop is None else stop - 1}"
+
+
+def byte_order(begin: bytes) -> tuple[int, str]:
+    """Return the length of the byte-order mark with which a text begins, and the encoding that it names, or UTF-8."""
+    for mark, encoding in _MARKS.items():
+        if begin.startswith(mark):
+            return len(mark), encoding
+    return 0, "utf-8"
+
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # it begins like the mark after it
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 
 
 def json_value(value: Any, depth: int = MOST_DEPTH) -> Any:
