@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -51,22 +52,112 @@ def test_a_playlist_is_refused_with_the_reason_wherever_files_are_opened(playlis
         READERS[reader](playlist)
 
 
-CODECS = {".3gp": "mpeg4", ".ogv": "libvpx", ".wma": "mp2"}
-"""Where the one that FFmpeg chooses needs more settings."""
+VIDEOS = {
+    "apng": ("apng", "352x288 rgb24", ".apng"),
+    "asf": ("msmpeg4", "352x288 yuv420p", ".asf .dvr-ms .wm .wmv"),
+    "avi": ("mpeg4", "352x288 yuv420p", ".amv .avi .divx .xvid"),
+    "dv": ("dvvideo", "720x576 yuv420p", ".dif .dv"),
+    "flv": ("flv", "352x288 yuv420p", ".flv"),
+    "gif": ("gif", "352x288 rgb8", ".gif"),
+    "gxf": ("mpeg2video", "720x576 yuv420p", ".gxf"),
+    "h263": ("h263", "352x288 yuv420p", ".h263"),
+    "h264": ("libx264", "352x288 yuv420p", ".264 .avc .h264 .h26l"),
+    "hevc": ("libx265", "352x288 yuv420p", ".265 .h265 .hevc"),
+    "ivf": ("libvpx", "352x288 yuv420p", ".ivf"),
+    "matroska": ("mpeg4", "352x288 yuv420p", ".mk3d .mkv .webm"),
+    "mov": (
+        "mpeg4",
+        "352x288 yuv420p",
+        ".360 .3g2 .3gp .3gp2 .3gpp .3gpp2 .cmfv .f4v .hdmov .insv .ismv .lrf .lrv .m4v .mj2 .mov .mp4 .mp4v .mqv .osv"
+        " .qt",
+    ),
+    "mpeg1video": ("mpeg1video", "352x288 yuv420p", ".m1v .mpv"),
+    "mpeg2video": ("mpeg2video", "352x288 yuv420p", ".m2v .mp2v"),
+    "mpegts": ("mpeg2video", "352x288 yuv420p", ".m2t .m2ts .mts .tp .trp .ts"),
+    "mxf": ("mpeg2video", "352x288 yuv420p", ".mxf"),
+    "nut": ("mpeg4", "352x288 yuv420p", ".nut"),
+    "ogg": ("libvpx", "352x288 yuv420p", ".ogm .ogv .ogx"),
+    "rm": ("rv10", "352x288 yuv420p", ".rm .rmvb .rv"),
+    "vob": ("mpeg2video", "352x288 yuv420p", ".m2p .mod .mpe .mpeg .mpg .tod .vob .vro"),
+    "wtv": ("mpeg2video", "352x288 yuv420p", ".wtv"),
+    "yuv4mpegpipe": ("wrapped_avframe", "352x288 yuv420p", ".y4m"),
+}
+"""Formats with a codec, a kind of frames, and the suffixes of files in that format."""
+
+AUDIO = {
+    "ac3": ("ac3", ".a52 .ac3"),
+    "adts": ("aac", ".aac .adts"),
+    "aiff": ("pcm_s16be", ".aif .aifc .aiff"),
+    "amr": ("libopencore_amrnb", ".amr .awb"),
+    "asf": ("mp2", ".wma"),
+    "au": ("pcm_s16be", ".au .snd"),
+    "caf": ("pcm_s16le", ".caf"),
+    "eac3": ("eac3", ".eac3 .ec3"),
+    "flac": ("flac", ".flac"),
+    "latm": ("aac", ".latm .loas"),
+    "matroska": ("libopus", ".mka .weba"),
+    "mp2": ("mp2", ".m1a .m2a .mp1 .mp2 .mpa"),
+    "mp3": ("libmp3lame", ".mp3 .mpga"),
+    "mp4": ("aac", ".3ga .cmfa .f4a .f4b .isma .m4a .m4b .m4r"),
+    "ogg": ("libopus", ".oga .ogg .opus .spx"),
+    "rm": ("ac3", ".ra"),
+    "tta": ("tta", ".tta"),
+    "voc": ("pcm_u8", ".voc"),
+    "w64": ("pcm_s16le", ".w64"),
+    "wav": ("pcm_s16le", ".bwf .rf64 .wav .wave"),
+    "wv": ("wavpack", ".wv"),
+}
+
+NOT_WRITTEN = {
+    ".266",
+    ".ape",
+    ".av1",
+    ".dts",
+    ".dtshd",
+    ".h266",
+    ".mlp",
+    ".obu",
+    ".sph",
+    ".tak",
+    ".thd",
+    ".vc1",
+    ".vvc",
+}
+"""Suffixes of formats that PyAV reads, but does not write."""
 
 
-@pytest.mark.parametrize("suffix", sorted(MEDIA_SUFFIXES))
-def test_files_of_all_suffixes_that_a_run_looks_for_are_read(tmp_path, suffix):
-    path = tmp_path / f"file{suffix}"
-    with av.open(str(tmp_path / f"empty{suffix}"), "w") as file:
-        video, audio_codec = file.default_video_codec, file.default_audio_codec
-    if suffix in VIDEO_SUFFIXES:
-        odd_media.write(path, CODECS.get(suffix, video))
-        assert videos.info_of(path).frames == 50
-    else:
-        rate = 8000 if suffix == ".amr" else 48_000
-        audio.write(path, audio.tone(440, 1, rate), rate, CODECS.get(suffix, audio_codec))
-        assert len(audio.read(path).samples) == pytest.approx(audio.RATE, rel=0.1)
+@pytest.mark.parametrize("kind", VIDEOS)
+def test_videos_of_all_formats_that_a_run_looks_for_are_read(tmp_path, kind):
+    codec, frames, suffixes = VIDEOS[kind]
+    size, pixels = frames.split()
+    with av.open(str(tmp_path / "file"), "w", format=kind) as file:
+        video = file.add_stream(codec, rate=25)
+        video.width, video.height = map(int, size.split("x"))
+        video.pix_fmt = pixels
+        for number in range(25):
+            frame = av.VideoFrame(video.width, video.height, "rgb24")
+            frame.planes[0].update(bytes([number]) * frame.planes[0].buffer_size)
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            file.mux(video.encode(frame))
+        file.mux(video.encode())
+    path = (tmp_path / "file").rename(tmp_path / f"file{suffixes.split()[0]}")
+    assert videos.info_of(path).frames == 25
+
+
+@pytest.mark.parametrize("kind", AUDIO)
+def test_audio_of_all_formats_that_a_run_looks_for_is_read(tmp_path, kind):
+    codec, suffixes = AUDIO[kind]
+    path = tmp_path / f"file{suffixes.split()[0]}"
+    rate = 8000 if kind == "amr" else 48_000
+    audio.write(path, audio.tone(440, 1, rate), rate, codec, file_format=kind)
+    assert len(audio.read(path).samples) == pytest.approx(audio.RATE, rel=0.1)
+
+
+def test_a_run_looks_for_files_of_formats_that_are_read_and_no_others():
+    written = {suffix for *_, suffixes in VIDEOS.values() for suffix in suffixes.split()}
+    heard = {suffix for _, suffixes in AUDIO.values() for suffix in suffixes.split()}
+    assert written | heard | NOT_WRITTEN == MEDIA_SUFFIXES
+    assert written <= VIDEO_SUFFIXES
 
 
 NO_MEDIA = {

@@ -18,6 +18,15 @@ def test_what_is_not_known_is_not_told():
     assert str(fresh) == "1 source, 2 h 30 min of media; time to go not known yet"
 
 
+def test_it_says_in_one_line_what_is_left_out_of_folders():
+    kinds = {".txt": 9, ".dv": 3} | {f".{number}": 1 for number in range(1200)}
+    assert "; 2 left out; 12 other files: .txt 9, .dv 3; 3 records" in str(
+        replace(PLAN, left_out={".dv": 3, ".txt": 9})
+    )
+    assert "; 1,212 other files: .txt 9, .dv 3, .0 1, " in str(replace(PLAN, left_out=kinds))
+    assert ", others 1,194; " in str(replace(PLAN, left_out=kinds))
+
+
 def test_nothing_is_to_come_where_all_was_done_before():
     assert (
         str(replace(PLAN, before=5, excluded=0, unknown=0, replaced=0))

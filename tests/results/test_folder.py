@@ -82,6 +82,20 @@ async def test_files_folders_and_globs_are_forgotten(tmp_path, names, left):
     assert paths_in(tmp_path / "annotations.jsonl") == left
 
 
+@pytest.mark.parametrize(
+    ("name", "forgotten"),
+    [
+        ("/v/films [2]", ["/v/films [2]/a.mp4"]),
+        ("/v/films [2]/*", ["/v/films [2]/a.mp4"]),
+        ("/v/what?.mp4", ["/v/what?.mp4"]),
+        ("/v/wha[t]?.mp4", ["/v/what?.mp4", "/v/whats.mp4"]),
+    ],
+)
+async def test_a_name_that_is_known_is_no_glob(tmp_path, name, forgotten):
+    await save(tmp_path, "/v/films 2/a.mp4", "/v/films [2]/a.mp4", "/v/what?.mp4", "/v/whats.mp4")
+    assert [source.name for source in await forget(tmp_path, [name], dry_run=True)] == forgotten
+
+
 async def test_all_that_is_gone_from_the_disk_can_be_forgotten(tmp_path):
     (tmp_path / "there.mp4").touch()
     await save(tmp_path, str(tmp_path / "there.mp4"), "/v/gone.mp4")

@@ -278,14 +278,15 @@ async def test_a_dry_run_of_the_command_prints_one_line(library, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_run_that_is_done_before_all_headers_are_read_tells_its_plan(runs, monkeypatch):
+async def test_a_run_that_is_done_before_all_headers_are_read_tells_its_plan(runs, library, monkeypatch):
     async def never(self, path):
         await asyncio.Event().wait()
 
     monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.read_header", never)
     announced = Announced()
+    (library / "notes.txt").touch()
     await runs.run(limit=2, progress=announced)
-    assert (announced.plan.sources, announced.plan.excluded) == (2, 2)
+    assert (announced.plan.sources, announced.plan.excluded, announced.plan.left_out) == (2, 2, {".txt": 1})
 
 
 async def test_no_headers_are_read_before_each_decode_process_has_opened_a_source(library, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -29,11 +30,62 @@ def names(path, content, **options) -> list[str]:
     return [row.name for row in rows(path, content, **options)]
 
 
-def test_each_line_is_a_name_as_it_is(tmp_path):
+def test_each_line_is_a_name_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("caf\udce9.mp4").touch()
     lines = b"a.mp4\nb *[x]?.mp4\r\n\n  spaces .mp4\ns3://b/c//d.mp4\ncaf\xe9.mp4"
     expected = ["a.mp4", "b *[x]?.mp4", "  spaces .mp4", "s3://b/c//d.mp4", "caf\udce9.mp4"]
     assert names(tmp_path / "list", lines) == expected
     assert names(tmp_path / "list", b"a\nb.mp4\0c\r.mp4\0", null=True) == ["a\nb.mp4", "c\r.mp4"]
+
+
+TABLES = {
+    "x.txt": "größe.mp4\r\nb.mp4\r\n",
+    "x.jsonl": '{"path": "größe.mp4", "title": "ü"}\r\n{"path": "b.mp4"}\r\n',
+    "x.csv": "path,title\r\ngröße.mp4,ü\r\nb.mp4,\r\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_byte_order_mark_says_how_a_list_is_encoded(tmp_path, name, encoding):
+    mark = "\ufeff" if encoding.endswith("be") else ""  # Python writes the others itself
+    check_table(name, rows(tmp_path / name, (mark + TABLES[name]).encode(encoding)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_list_in_utf16_needs_no_mark(tmp_path, name, encoding):
+    check_table(name, rows(tmp_path / name, TABLES[name].encode(encoding)))
+    assert names(tmp_path / "list", b"a\0b.mp4\0", null=True) == ["a", "b.mp4"]
+
+
+def check_table(name: str, found: list[Row]) -> None:
+    first, second = found
+    assert (first.name, second.name, first.problem) == ("größe.mp4", "b.mp4", "")
+    assert name == "x.txt" or json.loads(first.extra or "") == {"title": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.txt", "größe.mp4\nb.mp4", "expected a name in UTF-8, got 'gr\\udcf6\\udcdfe.mp4'; save the list as UTF-8"),
+        ("x.csv", "path,title\ngröße.mp4,\nb.mp4,\n", "expected a name in UTF-8"),
+        ("x.csv", "path,title\na.mp4,ü\nb.mp4,\n", "the column 'title': expected text in UTF-8, got '\\udcfc'; save"),
+        ("x.jsonl", '{"path": "größe.mp4"}\n{"path": "b.mp4"}', "expected an object in JSON, in UTF-8: "),
+        ("x.jsonl", '{"path": "s3://b/\\udcf6.mp4"}\n{"path": "b.mp4"}', "expected a name in UTF-8"),
+        (
+            "x.txt",
+            "a.mp4\0c.mp4\nb.mp4",
+            "; if NUL characters end the names of the list, use -0, else save it as UTF-8",
+        ),
+    ],
+)
+def test_a_row_in_another_encoding_says_so_and_others_are_used(tmp_path, name, content, reason):
+    bad, last = rows(tmp_path / name, content.encode("latin-1"))
+    assert bad.name == f"{tmp_path / name}:{2 if name == 'x.csv' else 1}"
+    assert reason in bad.problem
+    assert (last.name, last.problem) == ("b.mp4", "")
 
 
 def test_standard_input_is_a_list_that_can_be_read_again(monkeypatch):
@@ -166,6 +218,7 @@ def test_a_row_that_cannot_be_used_says_why_and_others_are_used(tmp_path, name, 
     [
         ("x.csv", "file,a\nb.mp4,1\n", "expected a column path or url, found 'file', 'a'"),
         ("x.csv", "", "expected a column path or url, found none"),
+        ("x.csv", "path,größe\n".encode("latin-1"), "expected names of columns in UTF-8, got others"),
         ("x.parquet", "no table", "expected a Parquet file"),
     ],
 )

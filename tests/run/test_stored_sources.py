@@ -165,12 +165,17 @@ async def test_members_of_archives_have_the_records_of_files(library, expected, 
         with tarfile.open(shards / f"{number}.tar", "w") as shard:
             for name in some:
                 shard.add(library / name, name)
+            (link := tarfile.TarInfo(f"{number}.mp4")).type = tarfile.SYMTYPE
+            link.linkname = "/etc/passwd"
+            shard.addfile(link)
     (shards / "2.tar").write_bytes(b"no archive" * 100)
     with s3_server(monkeypatch, shards):
         for number, place in enumerate((f"{shards}/*.tar", "s3://bucket/*.tar")):
             for _ in range(2):
                 records = await annotate(place, tmp_path / str(number))
             assert "expected a .tar archive" in records.pop("2.tar")["error"]["message"]
+            for shard in "01":
+                assert "leads out of the archive" in records.pop(f"{shard}.tar::{shard}.mp4")["error"]["message"]
             assert {name.rpartition("::")[2]: record for name, record in records.items()} == {
                 name: expected[name] for name in names
             }

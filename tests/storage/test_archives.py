@@ -11,7 +11,7 @@ import pytest
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged
-from reelscribe.storage import archives
+from reelscribe.storage import tar_headers
 from reelscribe.storage.search import find_members
 from reelscribe.storage.stores import Stores
 from support.buckets import SCHEMES, bucket_server
@@ -148,6 +148,7 @@ def hostile(tmp_path) -> dict[str, bytes]:
         "a map that is cut": extended(header("a.mp4", tarfile.GNUTYPE_SPARSE, 0)),
         "a map without end": sparse + (b"9999999\n" + b"0\n" * 600_000),
         "attributes for all members": b"".join(common(k) for k in range(200)),
+        "two archives": good + good,
     }
 
 
@@ -178,7 +179,7 @@ def damaged(content: bytes, place: int) -> bytes:
     return content[:place] + b"\xff" * 10 + content[place + 10 :]
 
 
-NUMBER = 19
+NUMBER = 20
 
 
 @pytest.mark.parametrize("number", range(NUMBER))
@@ -191,13 +192,119 @@ def test_hostile_archives_are_one_error(stores, tmp_path, number):
         list(find_members(str(tmp_path / "bad.tar"), VIDEO_SUFFIXES, stores))
 
 
-def test_links_devices_and_folders_in_archives_are_no_sources(stores, tmp_path):
-    with tarfile.open(tmp_path / "s.tar", "w") as tar:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
-            info = tarfile.TarInfo(f"{kind.decode()}.mp4")
-            info.type, info.linkname = kind, "/etc/passwd"
-            tar.addfile(info)
-    assert list(find_members(str(tmp_path / "s.tar"), VIDEO_SUFFIXES, stores)) == []
+def links(path, *members: tuple[str, bytes, bytes | str]) -> str:
+    """An archive of members with their names, kinds, and contents or targets."""
+    with tarfile.open(path, "w") as tar:
+        for name, kind, what in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            if isinstance(what, str):
+                info.linkname = what
+                tar.addfile(info)
+            else:
+                info.size = len(what)
+                tar.addfile(info, io.BytesIO(what))
+    return str(path)
+
+
+FILE, HARD, SYMBOLIC = tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE
+
+
+def test_links_lead_to_what_unpacking_would_find(stores, tmp_path):
+    shard = links(
+        tmp_path / "s.tar",
+        ("./films/0.mp4", FILE, b"first"),
+        ("films/hard.mp4", HARD, "films/0.mp4"),
+        ("films/again.mp4", HARD, "films/hard.mp4"),
+        ("films/again.mp4", HARD, "films/again.mp4"),  # as tar writes a file that is named twice
+        ("films/0.mp4", FILE, b"its successor"),
+        ("latest.mp4", SYMBOLIC, "new/../2026//./later.mp4"),
+        ("new", SYMBOLIC, "by-year/2026"),
+        ("ahead.mp4", HARD, "by-year/2026/later.mp4"),
+        ("by-year/2026/later.mp4", SYMBOLIC, "../../blobs/abc"),
+        ("blobs/abc", FILE, b"content"),
+        ("latest.json", SYMBOLIC, "blobs/def"),
+        ("blobs/def", FILE, b'{"a": 1}'),
+    )
+    found = list(find_members(shard, VIDEO_SUFFIXES, stores))
+    assert {each.address.rpartition("::")[2]: b"".join(stores.of(each.address).read(each)) for each in found} == {
+        "films/hard.mp4": b"first",
+        "films/again.mp4": b"first",
+        "films/0.mp4": b"its successor",
+        "latest.mp4": b"content",
+        "ahead.mp4": b"content",
+        "by-year/2026/later.mp4": b"content",
+    }
+    assert {each.extra for each in found if "latest" in each.address} == {'{"json": {"a": 1}}'}
+    assert stores.of(shard + "::").info(f"{shard}::latest.mp4").size == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "target", "reason"),
+    [
+        ("a.mp4", SYMBOLIC, "/etc/passwd", "leads out of the archive, by '/etc/passwd'"),
+        ("a/b.mp4", SYMBOLIC, "../../etc/passwd", "leads out of the archive, by '../../etc/passwd'"),
+        ("a.mp4", SYMBOLIC, "a.mp4", "leads in circles, by 'a.mp4'"),
+        ("a.mp4", SYMBOLIC, "circle/x.mp4", "leads in circles"),
+        ("a.mp4", SYMBOLIC, "x/" * 100_000, "leads in circles"),
+        ("a.mp4", SYMBOLIC, "none.mp4", "there is no such file: 'none.mp4'"),
+        ("a.mp4", SYMBOLIC, "folder", "there is no such file: 'folder'"),
+        ("a.mp4", HARD, "none.mp4", "there is no such file"),
+        ("a.mp4", HARD, "/etc/passwd", "there is no such file"),
+        ("a.mp4", HARD, "a.mp4", "leads in circles"),
+        ("a.mp4", tarfile.CHRTYPE, "", "got a device, a pipe or the rest of a file"),
+        ("a.mp4", tarfile.FIFOTYPE, "", "got a device, a pipe or the rest of a file"),
+        ("a.mp4", b"M", "", "got a device, a pipe or the rest of a file"),
+        ("a.mp4", tarfile.GNUTYPE_SPARSE, "", "expected a member that is stored as a whole, got a sparse one"),
+    ],
+)
+def test_a_member_that_cannot_be_read_has_a_reason_and_others_are_found(stores, tmp_path, name, kind, target, reason):
+    shard = links(
+        tmp_path / "s.tar",
+        ("circle", SYMBOLIC, "./circle"),
+        ("folder", tarfile.DIRTYPE, ""),
+        (name, kind, target),
+        ("z.mp4", FILE, b"x"),
+    )
+    bad, good = find_members(shard, VIDEO_SUFFIXES, stores)
+    assert (bad.address, good.problem) == (f"{shard}::{name}", "")
+    assert reason in bad.problem
+    with pytest.raises(MediaError, match="expected a"):
+        stores.of(shard + "::").info(bad.address)
+
+
+def test_what_belongs_together_need_not_be_neighbours(stores, tmp_path):
+    members = [
+        ("./._0.json", FILE, b"a note of a Mac"),
+        ("./0.json", FILE, b'{"n": 0}'),
+        ("1.txt", FILE, b"old"),
+        ("0.MP4", FILE, b"old"),
+        ("__MACOSX/._0.mp4", FILE, b"a note of a Mac"),
+        ("./0.MP4", FILE, b"zero"),
+        ("1.mp4", FILE, b"one"),
+        ("Cafe\u0301.mp4", FILE, b"coffee"),
+        ("1.TXT", FILE, b"other"),
+        ("0.txt", FILE, b"zero"),
+        ("./1.txt", FILE, b"new"),
+        ("Caf\xe9.txt", FILE, b"accent"),
+        ("Caf\xe9.json", FILE, b'\xef\xbb\xbf"marked"'),
+        ("Caf\xe9.mark.txt", FILE, "Größe".encode("utf-16")),
+    ]
+    shard = links(tmp_path / "S.TAR", *members)
+    found = list(find_members(shard, VIDEO_SUFFIXES, stores))
+    assert {each.address.rpartition("::")[2]: json.loads(each.extra or "{}") for each in found} == {
+        "./0.MP4": {"json": {"n": 0}, "txt": "zero"},
+        "1.mp4": {"txt": "new"},
+        "Cafe\u0301.mp4": {"txt": "accent", "json": "marked", "mark.txt": "Größe"},
+    }
+    for name, content in {"0.MP4": b"zero", "././1.mp4": b"one", "Caf\xe9.mp4": b"coffee"}.items():
+        store = stores.of(f"{shard}::")
+        assert b"".join(store.read(store.info(f"{shard}::{name}"))) == content
+
+
+def test_members_of_one_sample_get_what_lies_beside_them_up_to_a_limit(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", {"0.txt": b"x"} | {f"0.{k:03}.mp4": b"" for k in range(300)})
+    assert sum(each.extra is not None for each in find_members(shard, VIDEO_SUFFIXES, stores)) == 100
 
 
 def test_an_archive_that_does_not_end_is_given_up(stores, monkeypatch):
@@ -210,10 +317,10 @@ def test_an_archive_that_does_not_end_is_given_up(stores, monkeypatch):
         start_response("206 Partial Content", told)
         return [content]
 
-    monkeypatch.setattr(archives, "_MOST_MEMBERS", 100)
+    monkeypatch.setattr(tar_headers, "_MOST_MEMBERS", 100)
     with serving(endless) as (_, address):
         found = find_members(f"{address}/endless.tar", VIDEO_SUFFIXES, stores)
-        assert [next(found).address.rpartition("::")[2] for _ in range(99)] == [f"{k}.mp4" for k in range(99)]
+        assert [next(found).address.rpartition("::")[2] for _ in range(100)] == [f"{k}.mp4" for k in range(100)]
         with pytest.raises(MediaError, match="expected an archive with at most 100 members, got more"):
             next(found)
 
@@ -240,7 +347,8 @@ def test_many_members_take_no_memory(stores, tmp_path):
 
 
 def test_numbers_that_json_does_not_have_become_null(stores, tmp_path):
-    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x", "0.json": b'{"a": 1e999, "b": "\\ud800"}'})
+    members = {"0.mp4": b"x", "0.json": b'{"a": 1e999, "b": "\\ud800"}'}
+    shard = write_tar(tmp_path / "s.tar", members, pax_headers={"mtime": "nan"})
     (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
     assert json.loads(found.extra) == {"json": {"a": None, "b": "\\ud800"}}
 
@@ -249,7 +357,7 @@ def test_what_lies_beside_a_member_is_bounded_as_a_whole(stores, tmp_path):
     texts = {f"0.{k:03}.txt": b"x" * 30_000 for k in range(300)}
     shard = write_tar(tmp_path / "s.tar", {**texts, "0.mp4": b"x"})
     (found,) = find_members(shard, VIDEO_SUFFIXES, stores)
-    assert len(found.extra or "") < 2 * archives.MOST_BESIDE
+    assert len(found.extra or "") < 2 * tar_headers.MOST_BESIDE
 
 
 def test_a_store_that_is_busy_for_a_moment_loses_no_member(stores, tmp_path):

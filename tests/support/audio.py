@@ -68,9 +68,11 @@ def write(
     start: float = 0,
     container: dict[str, str] | None = None,
     options: dict[str, str] | None = None,
+    file_format: str | None = None,
 ) -> None:
     """A file with `samples`, (N,) or (channels, N) float32, whose presentation times begin with `start` seconds."""
-    write_pieces(path, [(start, samples)], rate, codec, layout, container=container, options=options)
+    pieces = [(start, samples)]
+    write_pieces(path, pieces, rate, codec, layout, container=container, options=options, file_format=file_format)
 
 
 def write_pieces(
@@ -82,9 +84,10 @@ def write_pieces(
     *,
     container: dict[str, str] | None = None,
     options: dict[str, str] | None = None,
+    file_format: str | None = None,
 ) -> None:
     """As `write`, of pieces with a start each, which need not follow from one another."""
-    with av.open(str(path), "w", options=container or {}) as file:
+    with av.open(str(path), "w", format=file_format, options=container or {}) as file:
         stream = file.add_stream(codec, rate=rate, layout=layout, options=options or {})
         stream.codec_context.time_base = Fraction(1, rate)
         for frame in frames(pieces, rate, layout, stream.codec_context.format.name):

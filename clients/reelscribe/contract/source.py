@@ -11,8 +11,19 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from reelscribe.errors import MediaError
 
-_VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
-_AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
+_VIDEO = (
+    ".264 .265 .266 .360 .3g2 .3gp .3gp2 .3gpp .3gpp2 .amv .apng .asf .av1 .avc .avi .cmfv .dif .divx .dv .dvr-ms .f4v"
+    " .flv .gif .gxf .h263 .h264 .h265 .h266 .h26l .hdmov .hevc .insv .ismv .ivf .lrf .lrv .m1v .m2p .m2t .m2ts .m2v"
+    " .m4v .mj2 .mk3d .mkv .mod .mov .mp2v .mp4 .mp4v .mpe .mpeg .mpg .mpv .mqv .mts .mxf .nut .obu .ogm"
+    " .ogv .ogx .osv .qt .rm .rmvb .rv .tod .tp .trp .ts .vc1 .vob .vro .vvc .webm .wm .wmv .wtv .xvid .y4m"
+)
+_AUDIO = (
+    ".3ga .a52 .aac .ac3 .adts .aif .aifc .aiff .amr .ape .au .awb .bwf .caf .cmfa .dts .dtshd .eac3 .ec3 .f4a"
+    " .f4b .flac .isma .latm .loas .m1a .m2a .m4a .m4b .m4r .mka .mlp .mp1 .mp2 .mp3 .mpa .mpga .oga .ogg .opus .ra"
+    " .rf64 .snd .sph .spx .tak .thd .tta .voc .w64 .wav .wave .weba .wma .wv"
+)
+# What FFmpeg's demuxers, cameras, recorders and programs write in the formats that are read (`decode.container`). Of
+# suffixes with several meanings, those are left out that seldom mean media, such as .dat and .bin, and those of stills.
 
 VIDEO_SUFFIXES = frozenset(_VIDEO.split())
 """Suffixes of video files, with the dot, in lower case."""

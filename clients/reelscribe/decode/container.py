@@ -22,8 +22,10 @@ from av.stream import Stream
 from reelscribe._files import OpenSource, SparseFile, size_in
 from reelscribe.errors import MediaError
 
-_CONTAINER_FORMATS = "asf avi dv flv gxf ivf matroska mov mpeg mpegts mxf nut ogg rm yuv4mpegpipe"
-_AUDIO_FORMATS = "aac ac3 aiff amr amrnb amrwb ape au caf dts dtshd eac3 flac loas mlp mp3 tak truehd tta w64 wav wv"
+_CONTAINER_FORMATS = "asf avi dv flv gxf ivf matroska mov mpeg mpegts mxf nut ogg rm wtv yuv4mpegpipe"
+_AUDIO_FORMATS = (
+    "aac ac3 aiff amr amrnb amrwb ape au caf dts dtshd eac3 flac loas mlp mp3 nistsphere tak truehd tta voc w64 wav wv"
+)
 _VIDEO_FORMATS = "apng av1 gif h263 h264 hevc m4v mjpeg mpegvideo obu vc1 vvc"
 
 FORMATS = tuple(f"{_CONTAINER_FORMATS} {_AUDIO_FORMATS} {_VIDEO_FORMATS}".split())

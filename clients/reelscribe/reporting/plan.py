@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from reelscribe.reporting.forecast import TimeLeft
 from reelscribe.reporting.formatting import count, describe_duration, describe_time_left
+
+SHOWN_KINDS = 8
+"""Number of kinds of files that are left out which the line names."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Plan:
     """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
     why_processes: str = ""
     """Why tracks have so many decode processes, in words; empty if the user has chosen them."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of other files in folders and archives by what they are, such as ".txt" or "hidden"."""
 
     def __str__(self) -> str:
         about = "about " if self.estimated else ""
@@ -59,6 +64,8 @@ class Plan:
             parts[0] += f" ({self.unknown:,} of unknown length)"
         if self.excluded:
             parts.append(f"{self.excluded:,} left out")
+        if self.left_out:
+            parts.append(other_files(self.left_out))
         if self.replaced:
             parts.append(other_results(self.replaced, self.changed_settings))
         if self.before == self.sources:
@@ -86,6 +93,15 @@ def other_results(replaced: int, changed_settings: Sequence[str]) -> str:
     """Return how many records will show other results than now, and why."""
     records = "1 record" if replaced == 1 else f"{replaced:,} records"
     return f"{records} will show other results than now, as other settings were chosen ({', '.join(changed_settings)})"
+
+
+def other_files(left_out: Mapping[str, int]) -> str:
+    """Return how many files are no media by their names, and what they are."""
+    total = sum(left_out.values())
+    most = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))[:SHOWN_KINDS]
+    rest = total - sum(number for _, number in most)
+    kinds = [f"{kind} {number:,}" for kind, number in [*most, *([("others", rest)] if rest else [])]]
+    return f"{count(total, 'other file')}: {', '.join(kinds)}"
 
 
 def _describe_choice(choice: Choice) -> str:

@@ -67,16 +67,16 @@ def _gone(known: Iterable[KnownSource]) -> set[bytes]:
     return {source.path for source in known if source.missing and not os.path.lexists(source.path)}
 
 
-def _matches(name: str, known: Iterable[KnownSource]) -> list[KnownSource]:
-    """Return the known sources that a file, a folder or a glob stands for. Raises UsageError if there is none."""
+def _matches(name: str, known: Sequence[KnownSource]) -> list[KnownSource]:
+    """Return the known sources that a name stands for: a file or a folder, else a glob. Raises UsageError if none is.
+
+    Brackets mean themselves first.
+    """
     key, pattern = path_key(name), absolute_name(name)
-    found = [
-        source
-        for source in known
-        if source.path == key
-        or source.path.startswith(key.rstrip(b"/") + b"/")
-        or fnmatchcase(os.fsdecode(source.path), pattern)
-    ]
+    below = key.rstrip(b"/") + b"/"
+    found = [source for source in known if source.path == key or source.path.startswith(below)]
+    for reading in (pattern.replace("[", "[[]"), pattern):
+        found = found or [source for source in known if fnmatchcase(os.fsdecode(source.path), reading)]
     if not found:
         raise UsageError(f"{name!r}: expected a file, folder or glob that matches a known source, but none matches")
     return found

@@ -7,13 +7,16 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reelscribe._files import file_stat
 from reelscribe.errors import MediaError, UsageError, printable, reason_of
+from reelscribe.reporting.plan import other_files
+from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.run.source_list import SourceList
 from reelscribe.storage.address import (
     SCHEMES,
@@ -28,7 +31,7 @@ from reelscribe.storage.address import (
     looks_like_address,
 )
 from reelscribe.storage.objects import StoredObject
-from reelscribe.storage.search import find_members, find_objects
+from reelscribe.storage.search import MAGIC, find_members, find_objects, is_media, leave_out
 from reelscribe.storage.stores import Stores
 
 
@@ -112,7 +115,9 @@ def _modified(found: Found) -> float | None:
         return None
 
 
-def find_sources(names: Names, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
+def find_sources(
+    names: Names, suffixes: Collection[str], stores: Stores, left_out: Counter[str] | None = None
+) -> Iterator[Found]:
     """Yield the sources that names stand for, as they are found.
 
     Only the names in one folder, the matches of one glob, or one page of a store's list are in memory at a time. A
@@ -121,16 +126,19 @@ def find_sources(names: Names, suffixes: Collection[str], stores: Stores) -> Ite
     Args:
         names: Files, folders, globs, addresses and lists. A folder stands for all files below it whose names end in
             one of `suffixes`, sorted; a glob for its matches, sorted; folders that it matches are searched, too. In a
-            store, what comes before a slash is a folder.
+            store, what comes before a slash is a folder. What is there under a name that looks like a glob is meant.
         suffixes: Endings of media files in lower case, such as ".mp4".
         stores: Those in which addresses are looked for.
+        left_out: Where other files in folders and archives are counted, as `storage.search.leave_out` does; None for
+            nowhere.
 
     Raises:
         UsageError: An address cannot be used, or needs a package that is not installed.
         MediaError: A store cannot be listed.
     """
+    search = _Search(suffixes, stores, left_out)
     for name in names:
-        yield from _find(name, suffixes, sorted, stores)
+        yield from search.find(name)
 
 
 def check_names(names: Names, suffixes: Collection[str], selection: Selection, stores: Stores) -> None:
@@ -147,11 +155,12 @@ def check_names(names: Names, suffixes: Collection[str], selection: Selection, s
     """
     if not names:
         raise UsageError("sources: expected files, folders, globs, addresses, or a list by --from; got none")
-    firsts = [_first(name, suffixes, stores) for name in names]
+    search = _Search(suffixes, stores, glance=True)
+    firsts = [_first(name, search) for name in names]
     if any(map(selection.fits, firsts)):
         return
     left_out = 0
-    for found in (found for name in names for found in _find(name, suffixes, iter, stores)):
+    for found in (found for name in names for found in search.find(name)):
         if selection.fits(found):
             return
         left_out += 1
@@ -161,14 +170,16 @@ def check_names(names: Names, suffixes: Collection[str], selection: Selection, s
     )
 
 
-def _first(name: str | SourceList, suffixes: Collection[str], stores: Stores) -> Found:
+def _first(name: str | SourceList, search: _Search) -> Found:
     """Return a source that a name stands for. Raises UsageError if there is none."""
+    left_out = Counter[str]()
     try:
-        first = next(_find(name, suffixes, iter, stores), None)
+        first = next(replace(search, left_out=left_out).find(name), None)
     except MediaError as error:
         raise UsageError(f"{name!r}: {error}") from None
     if first is None:
-        raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
+        others = f", but {other_files(left_out)}; a file that is named is read whatever its suffix" if left_out else ""
+        raise UsageError(f"{name!r}: {_why_nothing(name)}{others}")
     return first
 
 
@@ -189,73 +200,112 @@ def with_stats(page: Sequence[Found], stores: Stores) -> list[Found]:
 
 
 def fits_any(path: str, globs: Iterable[str]) -> bool:
-    """Return whether a path fits one of some globs, as a whole or by the name of the file."""
-    return any(fnmatchcase(path, glob) or fnmatchcase(file_name(path), glob) for glob in globs)
+    """Return whether a path fits one of some globs, as a whole or by the name of the file.
+
+    Brackets in a glob stand for one of the characters between them, and for themselves, as in ``films [2020]/*``.
+    """
+    readings = {reading for glob in globs for reading in (glob, glob.replace("[", "[[]"))}
+    return any(fnmatchcase(path, glob) or fnmatchcase(file_name(path), glob) for glob in readings)
 
 
-def _find(
-    name: str | SourceList,
-    suffixes: Collection[str],
-    order: Callable[[Iterable[str]], Iterable[str]],
-    stores: Stores,
-) -> Iterator[Found]:
-    """Yield what a name stands for; `order` puts the matches of a glob into their order."""
-    if isinstance(name, SourceList):
-        named: Iterable[Found] = (
-            Found(row.name, extra=row.extra, problem=row.problem, row=row.place if row.extra else "")
-            for row in name.rows()
-        )
-    else:
-        named = _find_named(name, suffixes, order, stores)
-    for found in map(_with_usable_name, named):
-        if is_archive(found.path) and not found.problem:
-            yield from map(_with_usable_name, _find_members(found, suffixes, stores))
+@dataclass(frozen=True)
+class _Search:
+    """What finds the sources for which names stand."""
+
+    suffixes: Collection[str]
+    """Endings of media files in lower case."""
+    stores: Stores
+    """Those in which addresses are looked for."""
+    left_out: Counter[str] | None = None
+    """Where other files in folders and archives are counted; None for nowhere."""
+    glance: bool = False
+    """Whether what is found comes at once, in any order, and maybe without what lies beside it."""
+
+    def find(self, name: str | SourceList) -> Iterator[Found]:
+        """Yield what a name stands for."""
+        if isinstance(name, SourceList):
+            named: Iterable[Found] = (
+                Found(row.name, extra=row.extra, problem=row.problem, row=row.place if row.extra else "")
+                for row in name.rows()
+            )
         else:
-            yield found
+            named = self._named(name)
+        for found in map(_with_usable_name, named):
+            if is_archive(found.path) and not found.problem:
+                yield from map(_with_usable_name, self._members(found))
+            else:
+                yield found
 
+    def _named(self, name: str) -> Iterator[Found]:
+        """Yield the sources and archives that a file, a folder, a glob or an address stands for."""
+        if is_address(name):
+            check_address(name)
+        if is_member(name) or is_web_address(name):
+            yield Found(name)
+            return
+        for found in self._listed(name):
+            yield found._replace(problem=NO_MEMBER) if is_member(found.path) else found
 
-def _find_named(
-    name: str, suffixes: Collection[str], order: Callable[[Iterable[str]], Iterable[str]], stores: Stores
-) -> Iterator[Found]:
-    """Yield the sources and archives that a file, a folder, a glob or an address stands for."""
-    if is_address(name):
-        check_address(name)
-    if is_member(name) or is_web_address(name):
-        yield Found(name)
-        return
-    for found in _find_listed(name, suffixes, order, stores):
-        yield found._replace(problem=NO_MEMBER) if is_member(found.path) else found
+    def _listed(self, name: str) -> Iterator[Found]:
+        """Yield what a store or a file system has by a name."""
+        if is_address(name):
+            yield from map(_found, find_objects(name, self.suffixes, self.stores, self.left_out))
+            return
+        matches = glob.iglob(_glob_of(name), recursive=True) if MAGIC.search(name) else filter(os.path.lexists, [name])
+        # The folders that two stars match hold each other, and their files would be counted several times.
+        search = replace(self, left_out=None) if "**" in name else self
+        for match in matches if self.glance else sorted(matches):
+            yield from map(Found, search._below(match) if os.path.isdir(match) else [match])
 
+    def _below(self, folder: str) -> Iterator[str]:
+        """Yield media files except hidden ones, and folders that cannot be read, so that their records hold an error.
 
-def _find_listed(
-    name: str, suffixes: Collection[str], order: Callable[[Iterable[str]], Iterable[str]], stores: Stores
-) -> Iterator[Found]:
-    """Yield what a store or a file system has by a name."""
-    if is_address(name):
-        yield from (_found(each) for each in find_objects(name, suffixes, stores))
-    elif os.path.isdir(name):
-        yield from map(Found, _media_below(name, suffixes))
-    elif os.path.lexists(name):
-        yield Found(name)
-    else:
-        for match in order(glob.iglob(name, recursive=True)):
-            yield from map(Found, _media_below(match, suffixes) if os.path.isdir(match) else [match])
-
-
-def _find_members(archive: Found, suffixes: Collection[str], stores: Stores) -> Iterator[Found]:
-    """Yield the media in an archive, or the archive with the reason why they cannot be found."""
-    row = json.loads(archive.extra or "{}")
-    members = find_members(archive.path, suffixes, stores)
-    while True:
+        The order is that of the paths, as a folder is sorted by the path of what it holds.
+        """
         try:
-            each = next(members, None)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other names are looked for
-            yield archive._replace(problem=reason_of(error, archive.path))
+            with os.scandir(folder) as found:
+                entries = [
+                    (f"{entry.name}/" if _is_folder(entry) else entry.name, entry.is_symlink()) for entry in found
+                ]
+        except OSError:
+            yield folder
             return
-        if each is None:
-            return
-        found = _found(each)._replace(row=archive.row)
-        yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
+        is_of_results = any(name == LEDGER for name, _ in entries)
+        search = replace(self, left_out=None) if is_of_results else self
+        for name, is_link in sorted(entries):
+            path = os.path.join(folder, name)
+            if not name.endswith("/"):
+                if is_media(path, self.suffixes):
+                    yield path
+                else:
+                    leave_out(path, search.left_out)
+            elif not is_link:
+                yield from search._below(path[:-1])
+            elif search.left_out is not None:  # it may lead into a circle
+                search.left_out["links to folders"] += 1
+
+    def _members(self, archive: Found) -> Iterator[Found]:
+        """Yield the media in an archive, or the archive with the reason why they cannot be found."""
+        row = json.loads(archive.extra or "{}")
+        members = find_members(archive.path, self.suffixes, self.stores, self.left_out, glance=self.glance)
+        while True:
+            try:
+                each = next(members, None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other names are looked for
+                yield archive._replace(problem=reason_of(error, archive.path))
+                return
+            if each is None:
+                return
+            found = _found(each)._replace(row=archive.row)
+            yield found._replace(extra=json.dumps(row | json.loads(found.extra or "{}"))) if row else found
+
+
+def _glob_of(name: str) -> str:
+    """Return a glob in which the folders and files that are there have no special characters."""
+    known = name
+    while known and not os.path.lexists(known):
+        known = os.path.dirname(known.rstrip("/"))
+    return glob.escape(known) + name[len(known) :]
 
 
 def _with_usable_name(found: Found) -> Found:
@@ -268,10 +318,11 @@ def _with_usable_name(found: Found) -> Found:
 
 
 def _found(stored: StoredObject) -> Found:
-    return Found(stored.address, stored.stat, stored.modified, stored.extra)
+    stat = "" if stored.problem else stored.stat
+    return Found(stored.address, stat, stored.modified, stored.extra, stored.problem)
 
 
-def _why_nothing(name: str | SourceList, suffixes: Collection[str]) -> str:
+def _why_nothing(name: str | SourceList) -> str:
     """Return why a name stands for no file, and what to do."""
     if isinstance(name, SourceList):
         return "expected a source, found none"
@@ -281,37 +332,14 @@ def _why_nothing(name: str | SourceList, suffixes: Collection[str]) -> str:
             " or use --from - for a list of names"
         )
     if is_address(name):
-        return (
-            "expected an object, a folder or a glob with media files in the store, found none; media files end in"
-            f" {' '.join(sorted(suffixes))} and are not hidden"
-        )
+        return "expected an object, a folder or a glob with media files in the store, found none"
     if looks_like_address(name):
         return f"expected files, folders, globs, or addresses with {', '.join(SCHEMES)}; download it first"
     if os.path.isdir(name):
-        endings = " ".join(sorted(suffixes))
-        return f"expected media files in this folder, found none; media files end in {endings} and are not hidden"
+        return "expected media files in this folder, found none"
     if glob.has_magic(name):
         return "expected a glob that matches a file, but it matches nothing; check it, and quote it for the shell"
     return "no such file or folder; check the path, or whether its disk is mounted"
-
-
-def _media_below(folder: str, suffixes: Collection[str]) -> Iterator[str]:
-    """Yield media files except hidden ones, and folders that cannot be read, so that their records hold an error.
-
-    The order is that of the paths, as a folder is sorted by the path of what it holds.
-    """
-    try:
-        with os.scandir(folder) as found:
-            entries = [(f"{entry.name}/" if _is_folder(entry) else entry.name, entry.is_symlink()) for entry in found]
-    except OSError:
-        yield folder
-        return
-    for name, is_link in sorted(entries):
-        if not name.endswith("/"):
-            if os.path.splitext(name)[1].lower() in suffixes and not name.startswith("."):
-                yield os.path.join(folder, name)
-        elif not is_link:  # a link may lead into a circle
-            yield from _media_below(os.path.join(folder, name[:-1]), suffixes)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -17,6 +17,7 @@ import math
 import os
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -181,7 +182,10 @@ class Listing:
             stores: Those in which addresses are looked for; None for new ones.
         """
         self._stores = stores or Stores()
-        self._sources = self._kept(find_sources(names, suffixes, self._stores), selection or Selection())
+        self.left_out: Counter[str] = Counter()
+        """Numbers of other files in folders and archives, as `storage.search.leave_out` counts them."""
+        sources = find_sources(names, suffixes, self._stores, self.left_out)
+        self._sources = self._kept(sources, selection or Selection())
         self._lock = Lock()
         self._tracks: Sequence[PlannedTrack] = ()
         self._taken = self._found = self._last = 0
@@ -371,6 +375,7 @@ class Listing:
                 for track, count in zip(self._tracks, items, strict=True)
             ),
             left=left,
+            left_out=dict(self.left_out),
             why_processes=next((why for track in self._tracks if (why := track.why_workers)), ""),
         )
 

@@ -1,6 +1,7 @@
 """Lists of sources in files: a name in each line, or tables with a column of names.
 
-A name is taken as it is: it is the path of a file, relative to the current folder, or an address. Other columns of a
+A list is text in UTF-8, or in whatever the byte-order mark at its beginning says. A name is taken as it is: it is the
+path of a file, relative to the current folder, or an address. Other columns of a
 table go into the records as `extra`; those that are named like options that a track of the run has (`per_source`) are
 options of the source, too. A row that cannot be used is an error of a source that is named after it, such as
 ``films.csv:17``.
@@ -8,6 +9,7 @@ options of the source, too. A row that cannot be used is an error of a source th
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -20,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self, cast
 
 from reelscribe._child_process import Send, messages, serve
 from reelscribe.errors import MediaError, UsageError, brief, missing_package
 from reelscribe.storage.address import check_address, is_address
-from reelscribe.storage.objects import json_value
+from reelscribe.storage.objects import byte_order, json_value
 
 COLUMNS = ("path", "url")
 """Names of the column of a table that names the sources; the first that a row has counts."""
@@ -124,12 +126,8 @@ class SourceList:
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        if self._input is None:
-            with open(self._path, "rb") as file:
-                yield file
-        else:
-            self._input.seek(0)
-            yield self._input
+        with open(self._path, "rb") if self._input is None else nullcontext(self._input) as file:
+            yield _in_utf8(file, null=self._null)
 
     def _lines(self, file: IO[bytes]) -> Iterator[Row]:
         for number, line in enumerate(_pieces(file, b"\0" if self._null else b"\n"), 1):
@@ -148,7 +146,7 @@ class SourceList:
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield self._bad(number, f"expected an object in JSON: {brief(str(error))}")
+                yield self._bad(number, f"expected an object in JSON, in UTF-8: {brief(str(error))}")
                 continue
             yield self._table_row(number, value)
 
@@ -159,6 +157,8 @@ class SourceList:
             columns = reader.fieldnames or ()
         except csv.Error as error:
             raise UsageError(f"{self}: expected a table with a line of names: {error}") from None
+        if not all(map(_is_utf8, columns)):
+            raise UsageError(f"{self}: expected names of columns in UTF-8, got others; save the list as UTF-8")
         if not set(columns) & set(COLUMNS):
             found = ", ".join(map(brief, columns)) or "none"
             raise UsageError(f"{self}: expected a column {' or '.join(COLUMNS)}, found {found}")
@@ -173,6 +173,10 @@ class SourceList:
                 continue
             if None in value or None in value.values():
                 yield self._bad(reader.line_num, f"expected {len(columns)} columns")
+                continue
+            if other := next((key for key in value if key not in COLUMNS and not _is_utf8(value[key])), None):
+                problem = f"the column {brief(other)}: expected text in UTF-8, got {brief(value[other])}"
+                yield self._bad(reader.line_num, f"{problem}; save the list as UTF-8")
                 continue
             yield self._table_row(reader.line_num, {name: text or None for name, text in value.items()})
 
@@ -216,7 +220,10 @@ class SourceList:
         except UnicodeError:
             is_name = False
         if not is_name:
-            return self._bad(number, f"expected a path or an address, got {brief(name)}")
+            advice = "; if NUL characters end the names of the list, use -0, else save it as UTF-8" * ("\0" in name)
+            return self._bad(number, f"expected a path or an address, got {brief(name)}{advice}")
+        if not _is_utf8(name) and not os.path.lexists(name):  # Linux lets the names of files be in any encoding
+            return self._bad(number, f"expected a name in UTF-8, got {brief(name)}; save the list as UTF-8")
         if is_address(name):
             try:
                 check_address(name)
@@ -230,6 +237,29 @@ class SourceList:
 
     def _place(self, number: int) -> str:
         return f"{self._path}:{number}"
+
+
+def _in_utf8(file: IO[bytes], *, null: bool) -> IO[bytes]:
+    """Return a list from its beginning, in UTF-8 without a byte-order mark; `null` as for `SourceList`."""
+    file.seek(0)
+    begin = file.read(4)
+    mark, encoding = byte_order(begin)
+    file.seek(mark)
+    if not mark and not null and b"\0" in begin[:2]:  # half of the first character, if it is one of ASCII
+        encoding = "utf-16-le" if begin[1:2] == b"\0" else "utf-16-be"
+    if encoding == "utf-8":
+        return file
+    recoded: Any = codecs.EncodedFile(file, "utf-8", encoding, "replace")
+    return cast(IO[bytes], recoded)
+
+
+def _is_utf8(text: str | None) -> bool:
+    """Return whether a text had no bytes but those of UTF-8 before it was decoded."""
+    try:
+        (text or "").encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def _pieces(file: IO[bytes], end: bytes) -> Iterator[bytes | None]:
@@ -251,7 +281,7 @@ class _TextLines:
     """The lines of a table, as an iterator; in the place of one that makes a row too long, one that ends it badly."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._pieces, self._encoding = _pieces(file, b"\n"), "utf-8-sig"
+        self._pieces = _pieces(file, b"\n")
         self.left = MOST_BYTES
         """Number of bytes that the row may still have, which can go over many lines between quotes."""
 
@@ -259,12 +289,11 @@ class _TextLines:
         return self
 
     def __next__(self) -> str:
-        line, encoding, is_first = next(self._pieces), self._encoding, self.left == MOST_BYTES
-        self._encoding = "utf-8"
+        line, is_first = next(self._pieces), self.left == MOST_BYTES
         self.left -= MOST_BYTES + 1 if line is None else len(line) + 1
         if line is None or self.left < 0:
             return '""?\n' if is_first else '"?\n'
-        return line.decode(encoding, "surrogateescape") + "\n"
+        return line.decode("utf-8", "surrogateescape") + "\n"
 
 
 def _short(piece: bytes) -> bytes | None:

@@ -24,7 +24,7 @@ SCHEMES = (*BUCKET_SCHEMES, "https", "http")
 
 _ADDRESS = re.compile(f"({'|'.join(SCHEMES)})://", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_MEMBER = ".tar::"
+_MEMBER = re.compile(r"\.tar::", re.IGNORECASE)
 _PASSWORD = re.compile("passw|^(pass|pwd|code)$")
 _SECRET = re.compile(
     "signature|token|secret|credential|api_?key|access_?key|hmac|jwt|policy|expires|sess(ion)?_?id"
@@ -57,12 +57,12 @@ def is_object(name: str) -> bool:
 
 def is_member(name: str) -> bool:
     """Return whether a source is a member of an archive, ``ARCHIVE.tar::MEMBER``."""
-    return _MEMBER in name
+    return _MEMBER.search(name) is not None
 
 
 def is_archive(name: str) -> bool:
     """Return whether a name is that of an archive whose members are sources."""
-    return name.endswith(".tar") and not is_member(name)
+    return name.lower().endswith(".tar") and not is_member(name)
 
 
 def is_stored(name: str) -> bool:
@@ -72,8 +72,8 @@ def is_stored(name: str) -> bool:
 
 def split_member(name: str) -> tuple[str, str]:
     """Return the archive and the name of the member in it; the first ``.tar::`` divides them."""
-    archive, _, member = name.partition(_MEMBER)
-    return f"{archive}.tar", member
+    found = _MEMBER.search(name)
+    return (name[: found.end() - 2], name[found.end() :]) if found else (name, "")
 
 
 def file_of(name: str) -> str | None:
@@ -107,6 +107,12 @@ def file_name(name: str) -> str:
 def suffix(name: str) -> str:
     """Return the suffix of the file name of a source, with its dot, in lower case."""
     return os.path.splitext(file_name(name))[1].lower()
+
+
+def is_note_of_mac(name: str) -> bool:
+    """Return whether a file is only what a Mac notes of another file or of a folder, in a folder or an archive."""
+    *folders, base = name.split("/")
+    return base.startswith("._") or base == ".DS_Store" or "__MACOSX" in folders
 
 
 def is_web_address(name: str) -> bool:

@@ -3,48 +3,56 @@
 Nothing is unpacked. A member is a stretch of its archive, and its version says where that begins and what the archive
 was, so that it is read without looking for it. Members with the same name up to its first dot belong together, as in
 WebDataset: what lies beside a video as .json or .txt goes into its record.
+
+Which members there are is known at the end of an archive: the last one of a name replaces those before it, links may
+lead to what comes later, and what belongs together need not be neighbours. So an archive is looked through into a table
+before its members are listed. They are what a program that unpacks it would find, except that no link leads out of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, islice
-from typing import Any, NamedTuple
+import posixpath
+import sqlite3
+import unicodedata
+import weakref
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
 
 from reelscribe._files import file_stat, regular_file
-from reelscribe.errors import MALFORMED, MediaError, NoSuchObject, SourceChanged, brief
-from reelscribe.storage.address import split_member
-from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, json_value, retried
-
-MOST_BESIDE = 2**16
-"""Largest size of all files together beside a member that go into its record, in bytes."""
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
+from reelscribe.storage.address import split_member, suffix
+from reelscribe.storage.objects import READ_BYTES, ObjectStore, StoredObject, byte_order, json_value, retried
+from reelscribe.storage.tar_headers import MOST_BESIDE, Member, is_beside, read_members
 
 MOST_TOGETHER = 100
-"""Largest number of members that belong together; more of the same name are taken for others."""
+"""Largest number of files with one suffix that belong together; more of the same name are taken for others."""
 
-_AHEAD_BYTES = 2**14
-"""Number of bytes that are read at once while headers are looked at. Small files beside members may be among them."""
+_MOST_STEPS = 200
+"""Largest number of parts of paths that are followed from a link to its file."""
 
-_ATTEMPTS = 5
-"""Number of times that headers are asked for until the store answers."""
+_MOST_TABLES = 8
+"""Number of archives whose tables are kept. A list may name the members of an archive one by one."""
 
-_MOST_HEADERS = 2**20
-"""Largest size of all headers of a member together, in bytes. The map of a sparse file is among them."""
-
-_MOST_DIGITS = 255
-"""Largest number of digits in a row among attributes. No name of a file is longer, and for many more `tarfile` takes
-time that grows with their square."""
-
-_MOST_MEMBERS = 10**6
-"""Largest number of files in an archive. A web server can invent others for ever, and sources after it would never be
-done."""
-
-_MOST_GLOBALS = 100
-"""Largest number of attributes that an archive gives to all its members. They are copied for each of them."""
+_CREATE = """
+CREATE TABLE members (
+    path BLOB PRIMARY KEY, name BLOB NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL, modified REAL,
+    link BLOB NOT NULL, problem TEXT NOT NULL, content BLOB, number INTEGER NOT NULL, sample BLOB NOT NULL,
+    suffix BLOB NOT NULL, is_beside INTEGER NOT NULL
+);
+CREATE INDEX samples ON members (sample, is_beside, number)
+"""
+_ADD = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "name, place, size, modified, link, problem, content"
+_ONE = f"SELECT {_COLUMNS} FROM members WHERE path = ?"  # noqa: S608 - the text is our own
+_BESIDE = f"SELECT {_COLUMNS} FROM members WHERE sample = ? AND is_beside ORDER BY number LIMIT ?"  # noqa: S608
+_OTHERS = f"""
+SELECT {_COLUMNS}, sample, row_number() OVER (PARTITION BY sample, suffix ORDER BY number) FROM members
+WHERE NOT is_beside ORDER BY number
+"""  # noqa: S608
+_ROWS_AT_ONCE = 100
 
 
 class FileStore(ObjectStore):
@@ -78,23 +86,37 @@ class TarStore(ObjectStore):
     def __init__(self, store_of: Callable[[str], ObjectStore]) -> None:
         """Take what returns the store of an archive."""
         self._store_of = store_of
+        self._lock = Lock()
+        self._tables: dict[StoredObject, _Table] = {}
 
     def info(self, address: str) -> StoredObject:
-        """Return the size and the version of a member, for which the archive is searched from its beginning."""
+        """Return the size and the version of a member, for which the whole archive is looked through."""
         archive, name = split_member(address)
-        for member in self._members(archive):
-            if member.name == name:
-                return member.stored
-        raise NoSuchObject("the archive has no such member; check its name")
+        table = self._table(archive)
+        if (member := table.find(name)) is None:
+            raise table.failure or NoSuchObject("the archive has no such member; check its name")
+        if member.problem:
+            raise MediaError(member.problem)
+        return _stored(table.archive, address, member)
 
     def list(self, address: str) -> Iterator[StoredObject]:
         """Yield the members of an archive whose names begin like this, with what lies beside them."""
         archive, start = split_member(address)
-        for members in _together(self._members(archive)):
-            extra = _beside(members)
-            for member in members:
-                if member.name.startswith(start) and not member.is_beside:
-                    yield member.stored._replace(extra=extra)
+        table = self._table(archive)
+        for member, extra in table.members():
+            if member.name.startswith(start):
+                yield _stored(table.archive, f"{archive}::{member.name}", member)._replace(extra=extra)
+        if table.failure:
+            raise table.failure
+
+    def glance(self, address: str) -> Iterator[StoredObject]:
+        """Yield the members of an archive as its headers come."""
+        archive, start = split_member(address)
+        store = self._store_of(archive)
+        stored = store.info(archive)
+        for member in read_members(store, stored):
+            if member.name.startswith(start) and not is_beside(member.name):
+                yield _stored(stored, f"{archive}::{member.name}", member)
 
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the content of a member from a byte on, up to another one."""
@@ -103,61 +125,182 @@ class TarStore(ObjectStore):
         whole, end = StoredObject.from_stat(archive, stat), stored.size if stop is None else stop
         return self._store_of(archive).read(whole, int(offset) + start, int(offset) + end)
 
-    def _members(self, archive: str) -> Iterator[_Member]:
-        """Yield the files in an archive, in their order."""
+    def close(self) -> None:
+        """Forget what is in the archives."""
+        with self._lock:
+            self._tables.clear()
+
+    def _table(self, archive: str) -> _Table:
+        """Return the table of an archive as it is now."""
         store = self._store_of(archive)
         stored = store.info(archive)
-        headers = _Headers(store, stored)
-        file: Any = headers  # it has the three methods of a file that are needed
-        try:
-            with tarfile.open(fileobj=file, mode="r:", errorlevel=2, tarinfo=_Header) as tar:
-                place = -1
-                for number, member in enumerate(tar, 1):
-                    if number > _MOST_MEMBERS:
-                        raise MediaError(f"expected an archive with at most {_MOST_MEMBERS:,} members, got more")
-                    tar.members = []  # type: ignore[attr-defined] # those of a large archive would fill the memory
-                    if tar.offset <= place or len(tar.pax_headers) > _MOST_GLOBALS:
-                        raise MediaError("expected members that follow each other, with at most 100 common attributes")
-                    place = tar.offset
-                    headers.passed = 0
-                    if member.isreg() and not member.issparse():
-                        if member.offset_data + member.size > stored.size:
-                            raise MediaError(f"expected a whole archive, but it ends within {brief(member.name)}")
-                        version = f"{member.offset_data} {stored.stat}"
-                        found = StoredObject(f"{archive}::{member.name}", member.size, version, float(member.mtime))
-                        content = None
-                        if _is_beside(member.name) and member.size <= MOST_BESIDE:
-                            content = headers.read_at(member.offset_data, member.size)
-                        yield _Member(member.name, found, content)
-                # For `tarfile`, a header that is damaged or cut is the end.
-                if headers.read_at(tar.offset, tarfile.BLOCKSIZE).strip(b"\0"):
-                    raise MediaError(f"expected the header of a member at byte {tar.offset:,} of the archive")
-        except (tarfile.TarError, *MALFORMED) as error:
-            raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
+        with self._lock:
+            table = self._tables.pop(stored, None) or _Table(store, stored)
+            self._tables[stored] = table
+            if len(self._tables) > _MOST_TABLES:
+                del self._tables[next(iter(self._tables))]  # which was wanted least recently
+        table.fill()
+        return table
 
 
-def _together(members: Iterator[_Member]) -> Iterator[list[_Member]]:
-    """Yield the members that follow each other and belong together."""
-    for _, group in groupby(members, lambda member: member.key):
-        while some := list(islice(group, MOST_TOGETHER)):
-            yield some
+def _stored(archive: StoredObject, address: str, member: Member) -> StoredObject:
+    version = f"{member.place} {archive.stat}"
+    return StoredObject(address, member.size, version, member.modified, problem=member.problem)
 
 
-def _beside(members: Sequence[_Member]) -> str | None:
-    """Return what lies beside the videos among members, as a JSON object; None for nothing."""
-    left, beside = MOST_BESIDE, {}
-    for member in members:
-        if member.is_beside:
-            size = member.stored.size
-            beside[json_value(member.suffix)] = _value(member) if size <= left else None
-            left -= size
-    return json.dumps(beside) if beside else None
+class _Table:
+    """The members of an archive, in a file without a name, because those of a large one would fill the memory."""
+
+    def __init__(self, store: ObjectStore, archive: StoredObject) -> None:
+        self._store, self.archive = store, archive
+        self.failure: MediaError | None = None
+        """Why the archive cannot be read to its end; None if it can."""
+        self._lock = Lock()
+        self._is_filled = False
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+
+    def fill(self) -> None:
+        """Look the archive through, unless that has been done.
+
+        Raises:
+            SourceChanged: It was changed meanwhile.
+            StoreUnavailable: Its store does not answer.
+        """
+        with self._lock:
+            if self._is_filled:
+                return
+            self._database.executescript(f"DROP TABLE IF EXISTS members; {_CREATE}; BEGIN")
+            try:
+                for number, member in enumerate(read_members(self._store, self.archive)):
+                    self._add(number, member)
+            except (SourceChanged, StoreUnavailable):
+                raise
+            except MediaError as error:
+                self.failure = error
+            finally:
+                self._database.execute("COMMIT")
+            self._is_filled = True
+
+    def find(self, name: str) -> Member | None:
+        """Return the file to which a name leads, or what says why there is none; None if the archive has no such name.
+
+        A Mac composes the letters of names in another way than others, so one composed differently will do.
+        """
+        path = _path_of(name)
+        with self._lock:
+            if (member := self._one(path)) is None and not path.isascii():
+                paths = (_decoded(other) for (other,) in self._database.execute("SELECT path FROM members"))
+                if like := next((other for other in paths if _composed(other) == _composed(path)), None):
+                    path, member = like, self._one(like)
+            return member and self._followed(path, member)
+
+    def members(self) -> Iterator[tuple[Member, str | None]]:
+        """Yield all members but those beside others, in their order, with what lies beside each, as a JSON object."""
+        with self._lock:
+            found = self._database.execute(_OTHERS)
+        while True:
+            with self._lock:
+                page = []
+                for *columns, sample, number in found.fetchmany(_ROWS_AT_ONCE):
+                    member = _member_of(columns)
+                    extra = self._beside(sample) if number <= MOST_TOGETHER else None
+                    page.append((self._followed(_path_of(member.name), member), extra))
+            if not page:
+                return
+            yield from page
+
+    def _add(self, number: int, member: Member) -> None:
+        """Add a member in the place of one with the same name, as unpacking does."""
+        path = _path_of(member.name)
+        if member.is_hard:
+            target = _path_of(member.link)
+            if there := self._one(target):  # what has its name later is another file
+                member = there._replace(name=member.name, link=there.link)
+            else:
+                member = member._replace(link=posixpath.relpath(target, posixpath.dirname(path) or "."))
+        self._database.execute(
+            _ADD,
+            (
+                _encoded(path),
+                _encoded(member.name),
+                member.place,
+                member.size,
+                member.modified,
+                _encoded(member.link),
+                member.problem,
+                member.content,
+                number,
+                _encoded(_sample_of(path)),
+                _encoded(suffix(path)),
+                is_beside(path),
+            ),
+        )
+
+    def _one(self, path: str) -> Member | None:
+        row = self._database.execute(_ONE, (_encoded(path),)).fetchone()
+        return row and _member_of(row)
+
+    def _followed(self, path: str, member: Member) -> Member:
+        """Return a member with the place of the file to which it leads, or with the reason why it leads to none."""
+        if not member.link:
+            return member
+        done, to_do = path.split("/"), list[str]()
+        found: Member | None = member
+        for _ in range(_MOST_STEPS):
+            if found and found.link:
+                if found.link.startswith("/"):
+                    return member._replace(problem=_LEADS_OUT.format(brief(found.link)))
+                done.pop()
+                to_do += reversed(found.link.split("/"))
+            if not to_do:
+                break
+            part, found = to_do.pop(), None
+            if part == "..":
+                if not done:
+                    return member._replace(problem=_LEADS_OUT.format(brief(member.link)))
+                done.pop()
+            elif part not in ("", "."):
+                done.append(part)
+                found = self._one("/".join(done))
+        else:
+            return member._replace(problem=_IN_CIRCLES.format(brief(member.link)))
+        return (
+            found._replace(name=member.name)
+            if found
+            else member._replace(problem=_NO_TARGET.format(brief(member.link)))
+        )
+
+    def _beside(self, sample: bytes) -> str | None:
+        """Return what lies beside the members of a sample, as a JSON object; None for nothing."""
+        left, beside = MOST_BESIDE, {}
+        for row in self._database.execute(_BESIDE, (sample, MOST_TOGETHER)).fetchall():
+            named = _member_of(row)
+            path = _path_of(named.name)
+            member = self._followed(path, named)
+            value = None
+            if member.size <= left and not member.problem:
+                value = _value(path, self._content(member))
+            beside[json_value(path.rpartition("/")[2].partition(".")[2].lower())] = value
+            left -= member.size
+        return json.dumps(beside) if beside else None
+
+    def _content(self, member: Member) -> bytes:
+        if member.content is not None:
+            return member.content
+        return retried(lambda: b"".join(self._store.read(self.archive, member.place, member.place + member.size)))
 
 
-def _value(member: _Member) -> Any:
+_LEADS_OUT = "expected a link to a member of the archive, but it leads out of the archive, by {}"
+_IN_CIRCLES = "expected a link to a member of the archive, but it leads in circles, by {}"
+_NO_TARGET = "expected a link to a member of the archive, but there is no such file: {}"
+
+
+def _value(name: str, content: bytes) -> Any:
     """Return a value for JSON, a text otherwise; None if it cannot be taken."""
-    text = (member.content or b"").decode("utf-8", "replace")
-    if not member.name.lower().endswith(".json"):
+    mark, encoding = byte_order(content)
+    text = content[mark:].decode(encoding, "replace")
+    if not name.lower().endswith(".json"):
         return text
     try:
         return json_value(json.loads(text))
@@ -165,103 +308,29 @@ def _value(member: _Member) -> Any:
         return None
 
 
-def _is_beside(name: str) -> bool:
-    return name.lower().endswith((".json", ".txt"))
+def _path_of(name: str) -> str:
+    """Return the path at which a program that unpacks the archive would write a member."""
+    return posixpath.normpath(name.lstrip("/"))
 
 
-class _Member(NamedTuple):
-    name: str
-    stored: StoredObject
-    content: bytes | None
-    """What is in it, if that is small and may go into a record."""
-
-    @property
-    def key(self) -> str:
-        """The name up to the first dot of its last part."""
-        folder, slash, base = self.name.rpartition("/")
-        return folder + slash + base.partition(".")[0]
-
-    @property
-    def suffix(self) -> str:
-        return self.name[len(self.key) + 1 :]
-
-    @property
-    def is_beside(self) -> bool:
-        return _is_beside(self.name)
+def _sample_of(path: str) -> str:
+    """Return what those that belong together have in common: the path up to the first dot of its last part."""
+    folder, slash, base = path.rpartition("/")
+    return _composed(folder + slash + base.partition(".")[0])
 
 
-class _Header(tarfile.TarInfo):
-    """A header of an archive, which is checked before `tarfile` reads the name or the attributes that it announces."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _ANNOUNCE:
-            if not 0 <= self.size <= _MOST_HEADERS:
-                raise MediaError(
-                    f"expected headers of at most {_MOST_HEADERS:,} bytes in the archive, got {self.size:,}"
-                )
-            if self.type in _ATTRIBUTES:
-                file: Any = tar.fileobj
-                place = file.tell()
-                _check_attributes(file.read(self.size))
-                file.seek(place)
-        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc] # which is there to be overridden
-        return member
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
-_ATTRIBUTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_ANNOUNCE = (*_ATTRIBUTES, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
 
 
-def _check_attributes(content: bytes) -> None:
-    """Check that each attribute is as long as it says, so that `tarfile` reads them in time that grows as they do."""
-    at = 0
-    while content[at : at + 1].strip(b"\0"):
-        length, space, _ = content[at : at + len(str(_MOST_HEADERS)) + 1].partition(b" ")
-        stop = at + int(length) if space and length.isdigit() else at
-        if b"=" not in content[at:stop] or content[stop - 1 : stop] != b"\n":
-            raise MediaError("expected attributes of members in the archive that are as long as they say")
-        at = stop
-    if max(map(len, re.findall(rb"\d+", content)), default=0) > _MOST_DIGITS:
-        raise MediaError(f"expected at most {_MOST_DIGITS} digits in a row among attributes of members in the archive")
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
 
 
-class _Headers:
-    """An archive as a file for `tarfile`, which reads headers and passes over what is between them."""
-
-    def __init__(self, store: ObjectStore, stored: StoredObject) -> None:
-        self._store, self._stored = store, stored
-        self.passed = 0
-        """Number of bytes that were read of the headers of a member."""
-        self._at = self._begin = 0
-        self._block = b""
-
-    def tell(self) -> int:
-        """Return the place of the next byte."""
-        return self._at
-
-    def seek(self, place: int) -> int:
-        """Go to a place."""
-        self._at = place
-        return place
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        self.passed += size
-        if self.passed > _MOST_HEADERS:
-            raise MediaError(f"expected headers of at most {_MOST_HEADERS:,} bytes for a member of the archive")
-        if self._at < self._begin or self._at + size > self._begin + len(self._block):
-            stop = min(self._stored.size, self._at + max(size, _AHEAD_BYTES))
-            self._begin = self._at
-            self._block = self._fetch(self._at, stop) if self._at < stop else b""
-        start = self._at - self._begin
-        found = self._block[start : start + size]
-        self._at += len(found)
-        return found
-
-    def read_at(self, place: int, size: int) -> bytes:
-        """Return the bytes at a place; the next header is looked for where it is all the same."""
-        self.seek(place)
-        return self.read(size)
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        return retried(lambda: b"".join(self._store.read(self._stored, start, stop)), _ATTEMPTS)
+def _member_of(columns: Any) -> Member:
+    name, place, size, modified, link, problem, content = columns
+    return Member(_decoded(name), place, size, modified, _decoded(link), problem=problem, content=content)

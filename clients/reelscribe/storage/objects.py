@@ -7,6 +7,7 @@ everything else is a MediaError, which says what to do.
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import math
 import random
@@ -59,6 +60,8 @@ class StoredObject(NamedTuple):
     """When it was written, in seconds since 1970; None if that was not told."""
     extra: str | None = None
     """What lies beside it in its archive, as a JSON object; None for nothing."""
+    problem: str = ""
+    """Why a member of an archive cannot be read; empty for what can."""
 
     @property
     def stat(self) -> str:
@@ -97,6 +100,17 @@ class ObjectStore(ABC):
             StoreUnavailable: The store does not answer.
         """
         raise MediaError(f"{address}: expected what can be listed")
+
+    def glance(self, address: str) -> Iterator[StoredObject]:
+        """Yield what `list` does, as soon as it can be found, in any order, and maybe without what lies beside it.
+
+        There may also be some that `list` leaves out, as others replace them.
+
+        Raises:
+            MediaError: They may not be listed, or this kind of store cannot list.
+            StoreUnavailable: The store does not answer.
+        """
+        return self.list(address)
 
     @abstractmethod
     def read(self, stored: StoredObject, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
@@ -173,6 +187,23 @@ def retried(work: Callable[[], T], attempts: int = ATTEMPTS, give_up: Callable[[
 def byte_range(start: int, stop: int | None) -> str:
     """Return the value of the header `Range` that asks for bytes from one on, up to another one or to the end."""
     return f"bytes={start}-{'' if stop is None else stop - 1}"
+
+
+def byte_order(begin: bytes) -> tuple[int, str]:
+    """Return the length of the byte-order mark with which a text begins, and the encoding that it names, or UTF-8."""
+    for mark, encoding in _MARKS.items():
+        if begin.startswith(mark):
+            return len(mark), encoding
+    return 0, "utf-8"
+
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # it begins like the mark after it
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 
 
 def json_value(value: Any, depth: int = MOST_DEPTH) -> Any:
