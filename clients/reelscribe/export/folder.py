@@ -142,7 +142,8 @@ class ExportFolder:
         with suppress(_Kept), self.file(name) as file:
             yield file
             file.close()
-            new, old = _sha256(path.with_name(f"{path.name}.partial")), path.is_file() and _sha256(path)
+            new = _sha256(path.with_name(f"{path.name}.partial"))
+            old = _sha256(path) if path.is_file() and not path.is_symlink() else ""  # a link is replaced
             if old and old != new and not (self._overwrite or self.memory.has_written(name, old)):
                 self.kept.append(path)
                 raise _Kept
