@@ -40,6 +40,25 @@ def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
     assert "expected an address like http://127.0.0.1:8080, or like openai+http" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "name", "got"),
+    [
+        (["--out"], "notes.txt", "notes.txt, which is none"),
+        (["--dry-run", "--out"], "notes.txt/out", "notes.txt, which is none"),
+        (["--out", "s3://b/x", "--work-dir"], "link", "link, which is none"),
+        (["--out"], "", "an empty name"),
+    ],
+)
+def test_a_folder_that_can_be_none_is_named(media, tmp_path, monkeypatch, options, name, got):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    result = CliRunner().invoke(app, ["shots", str(media / "old.avi"), *options, name])
+    told = f"{options[-1]}: expected a folder, or a path at which one can be made, got {got}; choose another path"
+    assert (result.exit_code, result.stderr) == (2, f"reelscribe: {told}\n")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_paths_are_utf_8_in_every_locale(tmp_path):
     ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     # In this locale, Python's own start would fail if the path of the checkout, which is in a .pth file, is not ASCII.

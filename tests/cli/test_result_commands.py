@@ -1,6 +1,7 @@
 """`reelscribe forget` lists sources or refuses, and `reelscribe export` names the files that it wrote."""
 
 import asyncio
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 from support.audio import RATE, tone, write
 from support.commands import reelscribe
 from support.exporting import annotations, transcript_record
-from support.fake_torchserve import SPEECH, FakeTorchServe, Received
+from support.fake_torchserve import SPEECH, FakeTorchServe, Received, captions, transcripts
 from support.patience import PATIENCE
 
 
@@ -87,6 +88,19 @@ def test_an_export_leaves_out_doubtful_speech_if_asked(tmp_path, options, text):
     annotations(tmp_path, [value])
     result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "txt", *options])
     assert (result.exit_code, (tmp_path / "txt/a.mp4.txt").read_text()) == (0, text)
+
+
+async def test_captions_that_are_made_later_do_not_take_the_place_of_speech(media, tmp_path):
+    shutil.copy(media / "spoken.mp4", tmp_path)
+    words = [tmp_path / "spoken.mp4", "--out", tmp_path / "out", "--format", "srt", "--beside", "srt", "--quiet"]
+    async with FakeTorchServe(transcripts, description=SPEECH) as speech, FakeTorchServe(captions) as pictures:
+        for command, server, model in (("transcribe", speech, "speech"), ("caption", pictures, "captioner")):
+            line = reelscribe(command, *words, "--server", server.url, "--model", model)
+            await asyncio.to_thread(subprocess.run, line, check=True, timeout=PATIENCE)
+            assert [path.name for path in tmp_path.glob("*.srt")] == ["spoken.en.srt"]
+            for path in (tmp_path / "spoken.en.srt", tmp_path / "out/srt/spoken.mp4.srt"):
+                assert "chunk" in path.read_text()
+    assert "frame" in (tmp_path / "out/annotations.jsonl").read_text()
 
 
 async def test_a_run_leaves_out_doubtful_speech_if_asked_and_its_records_keep_it(tmp_path):

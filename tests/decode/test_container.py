@@ -52,6 +52,27 @@ def test_a_playlist_is_refused_with_the_reason_wherever_files_are_opened(playlis
         READERS[reader](playlist)
 
 
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (
+            b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\na.ts\n#EXT-X-ENDLIST\n",
+            r'"hls", .* if it is a playlist, name',
+        ),
+        (
+            b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0\xff\xdb\0C",
+            '"jpeg_pipe", which is not read; it is a still picture$',
+        ),
+        (b"1\n00:00:01,000 --> 00:00:02,000\nhi\n\n", '"srt", which is not read$'),
+    ],
+)
+def test_only_a_playlist_is_taken_for_one(tmp_path, content, got):
+    path = tmp_path / "named"
+    path.write_bytes(content + bytes(2000) * content.startswith(b"\xff"))
+    with pytest.raises(MediaError, match=got):
+        READERS["frames"](path)
+
+
 VIDEOS = {
     "apng": ("apng", "352x288 rgb24", ".apng"),
     "asf": ("msmpeg4", "352x288 yuv420p", ".asf .dvr-ms .wm .wmv"),

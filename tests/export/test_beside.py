@@ -132,6 +132,28 @@ def test_sources_whose_names_differ_in_their_suffixes_alone_keep_them(films):
     assert "two" in (films / "film.mkv.en.srt").read_text()
 
 
+def test_a_name_stays_when_another_source_of_it_comes(films):
+    beside(films, [speech(films / "film.mp4", "one")], ["srt"])
+    both_there = [speech(films / "film.mkv", "two"), speech(films / "film.mp4", "three")]
+    assert beside(films, both_there, ["srt"]).failures == []
+    assert names(films) == {"film.en.srt", "film.mkv.en.srt"}
+    assert "three" in (films / "film.en.srt").read_text()
+
+
+def test_two_sources_that_had_the_same_name_one_after_the_other_get_names_of_their_own(films):
+    for name in ("film.mp4", "film.mkv"):
+        beside(films, [speech(films / name, name)], ["srt"])
+    again = beside(films, [speech(films / "film.mkv", "one"), speech(films / "film.mp4", "two")], ["srt"])
+    assert (again.failures, names(films)) == ([], {"film.en.srt", "film.mkv.en.srt", "film.mp4.en.srt"})
+
+
+def test_a_source_that_failed_has_a_file_of_its_record_only_if_something_was_annotated(films):
+    failed = {"status": "error", "error": {"type": "MediaError", "message": "cut short"}}
+    records = [record(str(films / "none.mp4"), **failed), record(str(films / "some.mp4"), "a dog", **failed)]
+    assert beside(films, [*records, record(str(films / "fine.mp4"))], ["json"]).written == 2
+    assert names(films) == {"some.reelscribe.json", "fine.reelscribe.json"}
+
+
 def test_a_source_that_is_gone_gets_nothing_and_leaves_its_name_to_others(films):
     beside(films, [speech(films / "film.mp4", "one")], ["srt"])
     gone = speech(films / "film.mp4", "one")
@@ -309,7 +331,7 @@ def test_a_run_writes_when_it_ends(films, media):
         ([], "expected --format or --beside, got neither"),
         (["--beside", "srt,csv"], "expected formats out of srt, vtt, ass, json, with commas, got 'csv'"),
         (["--beside", ""], "expected formats out of srt, vtt, ass, json, with commas, got ''"),
-        (["--format", "csv", "--overwrite"], "--overwrite: expected --beside with it"),
+        (["--overwrite"], "--overwrite: expected --beside or --format with it"),
     ],
 )
 def test_a_wrong_option_is_a_usage_error_before_anything_is_written(films, words, reason):

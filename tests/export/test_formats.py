@@ -149,6 +149,14 @@ def test_records_without_their_settings_are_refused(tmp_path, content, reason):
         export(path, tmp_path / "out", ["csv"])
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("rttm", "speakers"), ("txt", "transcripts")])
+def test_nothing_is_written_if_no_record_has_what_one_of_the_formats_needs(tmp_path, kind, wanted):
+    path = annotations(tmp_path, [record("a.mp4", "x")])
+    with pytest.raises(UsageError, match=f"expected records with {wanted}"):
+        export(path, tmp_path / "out", ["csv", "srt", kind])
+    assert not (tmp_path / "out").exists()
+
+
 def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
     for value, wanted, command in (
         (record("a", "x"), "transcript", "transcribe"),
@@ -200,7 +208,36 @@ def test_a_full_disk_is_an_error_and_no_partial_file_is_left(tmp_path, kinds):
             export(tmp_path / "a.jsonl", tmp_path / "out", kinds)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+    assert files(tmp_path / "out") == {}
+
+
+def test_what_an_export_has_written_before_an_error_is_told(tmp_path, monkeypatch):
+    path = annotations(tmp_path, [record("a.mp4", "x")])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/html").touch()
+    with pytest.raises(
+        UsageError, match=r"html.* cannot be written .*; the export has written 2 files before, such as"
+    ):
+        export(path, tmp_path / "out", ["csv", "html"])
+
+
+@pytest.mark.parametrize("name", ["captions.csv", "srt/a.mp4.srt", "chapters/a.mp4.chapters.txt"])
+def test_what_a_user_has_made_or_changed_stays_until_overwrite_replaces_it(tmp_path, name):
+    formats, told = ["csv", "srt", "chapters"], list[str]()
+    path, out = annotations(tmp_path, [record("a.mp4", "old")]), tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    for content in ("made before", "changed since"):
+        (out / name).write_text(content)
+        assert export(path, out, formats, tell=told.append).kept == [out / name]
+        assert (
+            told.pop()
+            == f"kept 1 file that others have made or changed, such as {out / name}; --overwrite replaces them"
+        )
+        assert (out / name).read_text() == content
+        assert export(path, out, formats, overwrite=True).kept == export(path, out, formats).kept == []
+        assert "old" in (out / name).read_text()
+    assert export(annotations(tmp_path, [record("a.mp4", "new")]), out, formats).kept == []
+    assert "new" in (out / name).read_text()
 
 
 def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.exporting import cues, exported, record
+from reelscribe.export.formats import export
+from support.exporting import annotations, cues, exported, record
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,35 @@ def test_names_are_those_of_the_sources_below_their_common_folder(tmp_path, monk
     }
     assert sorted(found) == [f"{name}.vtt" for name in names]
     assert sorted(found.values()) == sorted([path] for path in sources)
+
+
+def export_again(folder: Path, records: list[dict], *formats: str) -> dict[str, str]:
+    """Export into the same folder as before; return what each file of WebVTT shows, by its name."""
+    export(annotations(folder, records), folder / "out", formats)
+    out = folder / "out/vtt"
+    return {str(path.relative_to(out)): cues(path)[0][2][0] for path in out.rglob("*.vtt")}
+
+
+def test_a_name_stays_when_sources_come_and_go(tmp_path):
+    holidays = [record(f"/lib/holidays/{name}", "old") for name in ("a.mp4", "audio/x.wav")]
+    export_again(tmp_path, holidays, "vtt")
+    more = [record(path, "new") for path in ("/lib/audio/x.wav", "/lib/audio/y.wav", "/lib/holidays/b.mp4")]
+    found = export_again(tmp_path, [*more, *holidays], "vtt")
+    wider = {"audio/x.wav~2.vtt": "new", "audio/y.wav.vtt": "new", "b.mp4.vtt": "new"}
+    assert found == {"a.mp4.vtt": "old", "audio/x.wav.vtt": "old"} | wider
+    last = [record("/lib/audio/y.wav", "alone"), record("/lib/audio/z.wav", "last")]
+    assert export_again(tmp_path, last, "vtt", "srt") == found | {
+        "audio/y.wav.vtt": "alone",
+        "audio/z.wav.vtt": "last",
+    }
+    assert (tmp_path / "out/srt/audio/z.wav.srt").exists()  # as the other format has it
+
+
+def test_names_that_differ_in_case_alone_are_not_those_of_two_files(tmp_path):
+    texts = {"/v/A.mp4": "one", "/v/B/c.mp4": "two", "/v/a.mp4": "three", "/v/b/C.mp4": "four"}
+    found = export_again(tmp_path, [record(path, text) for path, text in texts.items()], "vtt")
+    assert found == {"A.mp4.vtt": "one", "B/c.mp4.vtt": "two", "a.mp4~2.vtt": "three", "b/C.mp4~2.vtt": "four"}
+    assert export_again(tmp_path, [record("/v/a.mp4", "new")], "vtt") == found | {"a.mp4~2.vtt": "new"}
 
 
 HOSTILE = [

@@ -60,6 +60,7 @@ def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
     ("name", "reason"),
     [
         ("missing.mp4", "no such file or folder; check the path"),
+        ("notes.tar", "expected media files in this archive, found none$"),
         ("empty", "expected media files in this folder, found none$"),
         ("*.webm", "matches nothing; check it, and quote it"),
         ("ftp://example.org/a.mp4", "or addresses with s3, gs, az, https, http; download it first"),
@@ -68,6 +69,7 @@ def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
 )
 def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reason):
     (library / "empty").mkdir()
+    tarfile.open(library / "notes.tar", "w").close()
     monkeypatch.chdir(library)
     with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
         check_names(["b.mp4", name], VIDEO_SUFFIXES, Selection(), Stores())

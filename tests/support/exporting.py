@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reelscribe.export.annotations_reader import SavedModel, annotated_source
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.cues import cues_of
+from reelscribe.export.folder import NAME as MEMORY
 from reelscribe.export.formats import export
 from reelscribe.storage.address import absolute_name
 
@@ -145,7 +146,8 @@ def exported(folder, records, *formats, cues="both", **rules):
     before = set(folder.rglob("*"))
     written = export(annotations(folder, records), folder / "out", formats, CueRules(made_from=cues, **rules)).written
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl", folder / "run.json"})
+    own = {folder / "annotations.jsonl", folder / "run.json", folder / "out" / MEMORY}
+    assert sorted(written) == sorted(set(files) - before - own)
     return folder / "out"
 
 
@@ -192,8 +194,9 @@ def said(text, start=0.0, seconds=0.3, pauses=None):
 
 
 def files(out):
-    """The content of each file below a folder."""
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    """The content of each file below a folder, except for the memory of exports."""
+    found = (path for path in out.rglob("*") if path.is_file() and path.name != MEMORY)
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
 def words(text):

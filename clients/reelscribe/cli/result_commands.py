@@ -112,7 +112,7 @@ def export(
 
         folder = to or out
         rules, site = subtitles.rules(cues), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
-        formats, next_to = formats or [], beside_formats(beside, overwrite)
+        formats, next_to = formats or [], beside_formats(beside, formats, overwrite)
         if not formats and not next_to:
             raise UsageError("export: expected --format or --beside, got neither")
         if media != "link" and "html" not in formats:
@@ -121,18 +121,22 @@ def export(
         with log_messages(lambda text: typer.echo(printable(text), err=True)), current_annotations(out) as annotations:
             if formats:
                 exported = export_annotations(
-                    annotations, folder, formats, rules, site, lines.append, drop_doubtful=drop_doubtful
+                    annotations,
+                    folder,
+                    formats,
+                    rules,
+                    site,
+                    lines.append,
+                    drop_doubtful=drop_doubtful,
+                    overwrite=overwrite,
                 )
-                lines.insert(0, describe_written(exported.written, folder))
+                for line in (describe_written(exported.written, folder), *lines):
+                    typer.echo(printable(line))
                 failures += exported.failures
-            done = None
             if next_to:
                 done = write_beside(annotations, out, next_to, rules, overwrite=overwrite, drop_doubtful=drop_doubtful)
-        for line in lines:
-            typer.echo(printable(line))
-        if done:
-            report_beside(done)
-            failures += done.failures
+                report_beside(done)
+                failures += done.failures
         if failures:
             raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 

@@ -45,11 +45,11 @@ from reelscribe.errors import ServerError, StoreUnavailable, UsageError, printab
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import ModelSpec, TrackSpec
-    from reelscribe.export.cue_rules import CueRules, CueSource
+    from reelscribe.export.cue_rules import CueRules
+    from reelscribe.export.folder import ExportFolder
     from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
     from reelscribe.reporting.summary import Summary
-    from reelscribe.results.records import Kind
     from reelscribe.run.driver import Run
 
 _SERVER_TRIES = 15
@@ -238,7 +238,7 @@ def run_command(
         options: The sources, the output folder, and how the run reports.
         cluster: Whether the run is over many machines.
         subtitles: How much exported subtitles show at once, and for how long.
-        cues: What they show; None for what the only track makes.
+        cues: What they show; None for what is there of each source, with speech first.
         tracks: What the run makes of each source, at least one track.
         thumbnails: Number of thumbnails of each video; None for one of each shot, or 12.
 
@@ -257,7 +257,7 @@ def run_command(
     check_formats(options.formats or [])
     _ = options.place  # is checked before anything is asked
     read_speaker_names(options.folder)  # what is wrong with it is said before hours of work
-    beside = beside_formats(options.beside, options.overwrite)
+    beside = beside_formats(options.beside, options.formats, options.overwrite)
     rules = subtitles.rules(cues or "auto")
     cluster.check()
     if options.watch and (options.dry_run or options.limit):
@@ -272,16 +272,16 @@ def run_command(
             typer.echo(printable(str(plan)))
         return
 
-    async def annotate(interrupts: _Interrupts | None = None) -> tuple[Summary, list[Kind]]:
+    async def annotate(interrupts: _Interrupts | None = None) -> Summary:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
             return await _run(options, cluster, tracks, display, thumbnails, interrupts or _Interrupts())
 
-    finish = partial(_finish, options, beside, progress, rules, of_track=cues is None)
+    finish = partial(_finish, options, beside, progress, rules)
     try:
         if options.watch:
             status = asyncio.run(_watch(options, tracks, annotate, finish))
         else:
-            status = finish(*asyncio.run(annotate()))
+            status = finish(asyncio.run(annotate()))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     if status:
@@ -294,25 +294,16 @@ def _finish(
     progress: Progress,
     rules: CueRules,
     summary: Summary,
-    kinds: Sequence[Kind],
-    *,
-    of_track: bool,
 ) -> int:
-    """Report what a run has done, and export if it is complete; return the exit status.
-
-    With `of_track`, cues are made from what the only track makes.
-    """
+    """Report what a run has done, and export if it is complete; return the exit status."""
     from reelscribe.export.bucket_copy import send_exports
-    from reelscribe.export.cue_rules import CUE_SOURCES
 
     exporting = bool(options.formats or beside) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
     if summary.interrupted:
         raise KeyboardInterrupt
-    timed = [kind for kind in kinds if kind not in ("speakers", "summary")]
-    of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == timed), "auto")
     with log_messages(progress.message):
-        is_whole = _export(options, beside, replace(rules, made_from=of_kind) if of_track else rules, progress)
+        is_whole = _export(options, beside, rules, progress)
     _, bucket = options.place
     if bucket and exporting:
         send_exports(bucket, options.folder)
@@ -322,8 +313,8 @@ def _finish(
 async def _watch(
     options: RunOptions,
     tracks: Sequence[TrackSpec],
-    annotate: Callable[[_Interrupts], Awaitable[tuple[Summary, list[Kind]]]],
-    finish: Callable[[Summary, Sequence[Kind]], int],
+    annotate: Callable[[_Interrupts], Awaitable[Summary]],
+    finish: Callable[[Summary], int],
 ) -> int:
     """Run whenever there is something new, until interrupted; return the exit status of the last run.
 
@@ -355,7 +346,7 @@ async def _watch(
             typer.echo(f"reelscribe: {printable(str(error))}; trying again in a minute", err=True)
             watch.look_again()
         else:
-            status, refused = await asyncio.to_thread(finish, *outcome), 0  # so that signals are seen meanwhile
+            status, refused = await asyncio.to_thread(finish, outcome), 0  # so that signals are seen meanwhile
 
 
 def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progress: Progress) -> bool:
@@ -375,8 +366,9 @@ def _export(options: RunOptions, beside: Sequence[str], rules: CueRules, progres
             rules,
             tell=lines.append,
             drop_doubtful=options.drop_doubtful,
+            overwrite=options.overwrite,
         )
-        _report_export(options, progress, exported.written, lines)
+        _report_export(options, progress, exported, lines)
         failures += exported.failures  # the log has them
     if not beside:
         return not failures
@@ -416,14 +408,15 @@ def _report(options: RunOptions, progress: Progress, summary: Summary, *, export
         Console(highlight=False).print(table)
 
 
-def _report_export(options: RunOptions, progress: Progress, exported: Sequence[Path], lines: Sequence[str]) -> None:
+def _report_export(options: RunOptions, progress: Progress, exported: ExportFolder, lines: Sequence[str]) -> None:
     """Print which files the run has exported, and lines about them."""
     from reelscribe.reporting.progress import JsonLines
 
     if isinstance(progress, JsonLines):
-        progress.event("export", exported=[str(path) for path in exported])
+        kept = {"kept": [*map(str, exported.kept)]} if exported.kept else {}
+        progress.event("export", exported=[*map(str, exported.written)], **kept)
     elif not options.quiet:
-        for line in (describe_written(exported, options.folder), *lines):
+        for line in (describe_written(exported.written, options.folder), *lines):
             typer.echo(printable(line))
 
 
@@ -434,11 +427,10 @@ async def _run(
     progress: Progress,
     thumbnails: int | None,
     interrupts: _Interrupts,
-) -> tuple[Summary, list[Kind]]:
-    """Return the outcome of a run, and the kinds of annotations that it has made."""
+) -> Summary:
     async with _opened(options, cluster, tracks, progress, thumbnails) as run:
         interrupts.stops(run.stop, progress.message)
-        return await run.run(options.names), run.kinds
+        return await run.run(options.names)
 
 
 async def _plan(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:

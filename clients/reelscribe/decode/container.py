@@ -34,6 +34,9 @@ FORMATS = tuple(f"{_CONTAINER_FORMATS} {_AUDIO_FORMATS} {_VIDEO_FORMATS}".split(
 _WHITELISTS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "file"}
 """The protocol "file" opens the file itself; nothing else is opened, by whatever protocol."""
 
+_PLAYLISTS = {"concat", "dash", "hls", "imf", "sdp"}
+"""FFmpeg's names of the formats that list other files."""
+
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
 
@@ -129,14 +132,18 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
         # Old programs wrote titles in the encodings of their countries, in which nothing is read.
         file: Any = name.rewind() if isinstance(name, SparseFile) else name
         container: InputContainer = av.open(file, options={**options, **_WHITELISTS}, metadata_errors="replace")
-    except av.error.ArgumentError as error:
+    except (av.error.ArgumentError, av.error.InvalidDataError) as error:
         log: Any = error.log  # PyAV annotates it wrongly
         _, format_name, message = log or (0, "", "")
-        if not message.startswith("Format not on whitelist"):
+        if message.startswith("Not detecting m3u8"):  # as the file that is open has no suffix
+            format_name = "hls"
+        elif not message.startswith("Format not on whitelist"):
             raise
+        advice = "if it is a playlist, name the files that it lists" if format_name in _PLAYLISTS else ""
+        advice = "it is a still picture" if format_name.endswith(("_pipe", "image2")) else advice
         raise MediaError(
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
-            f'"{format_name}", which is not read; if it is a playlist, name the files that it lists'
+            f'"{format_name}", which is not read{advice and "; "}{advice}'
         ) from None
     return container
 

@@ -201,6 +201,20 @@ class AnnotatedSource:
         return replace(self, transcript=replace(self.transcript, utterances=self.transcript.translations))
 
     @property
+    def has_results(self) -> bool:
+        """Return `True` if anything was found in the source that was looked for."""
+        return any(
+            (
+                self.captions and self.captions.frames,
+                self.transcript and self.transcript.utterances,
+                self.clips and self.clips.described,
+                self.speakers and self.speakers.turns,
+                self.shots and self.shots.shots,
+                self.summary and self.summary.summary,
+            )
+        )
+
+    @property
     def kinds(self) -> tuple[Kind | Literal["translations"], ...]:
         """Return the kinds of annotations that the record has, even if they are empty."""
         kinds: dict[Kind | Literal["translations"], Any] = {
@@ -213,6 +227,13 @@ class AnnotatedSource:
             "summary": self.summary,
         }
         return tuple(kind for kind, value in kinds.items() if value is not None)
+
+
+def check_annotations(annotations: Path) -> None:
+    """Raise UsageError if there is no regular file of annotations; a pipe would not do, as it is read twice."""
+    if not annotations.is_file():
+        reason = "is no regular file" if annotations.exists() else "does not exist"
+        raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
 
 
 def read_settings(annotations: Path) -> Any:

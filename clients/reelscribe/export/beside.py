@@ -21,9 +21,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol
 
 from reelscribe._files import atomic_file, file_stat, regular_file
 from reelscribe.contract.speech import ENGLISH
@@ -31,16 +29,17 @@ from reelscribe.errors import MediaError, NoSuchObject, UsageError, brief, reaso
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
     annotated_source,
+    check_annotations,
     present_path,
     read_lines,
     read_models,
 )
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
 from reelscribe.export.cues import shown_language
+from reelscribe.export.folder import Memory
 from reelscribe.export.formats import check_formats
 from reelscribe.export.speakers import read_speaker_names
 from reelscribe.export.subtitles import SubtitleFormat, subtitle_texts
-from reelscribe.results.schema import open_memory, output_errors
 from reelscribe.storage.address import is_address, is_member, is_web_address
 from reelscribe.storage.objects import ObjectStore, StoredObject
 from reelscribe.storage.stores import Stores
@@ -121,6 +120,9 @@ def write_beside(
 ) -> Beside:
     """Write results beside the sources that a run could read, and that were not gone when the last run ended.
 
+    A source that failed has a file of its record only if something of it was annotated.
+
+
     A file that cannot be written costs the others nothing.
 
     Args:
@@ -138,12 +140,13 @@ def write_beside(
         UsageError: A line is not a record, a package is not installed, or `speakers.toml` is not as it should be.
         OutputError: The output folder cannot remember what is written.
     """
+    check_annotations(annotations)
     done = Beside()
     parse = partial(annotated_source, models=read_models(annotations), drop_doubtful=drop_doubtful)
     speakers = read_speaker_names(out)
-    names = _Names(filter(None, read_lines(annotations, present_path)))
     folders, waiting = _Folders(out), deque[tuple[str, Future[_Outcome]]]()
-    with closing(Stores()) as stores, _Memory(out) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
+    with closing(Stores()) as stores, Memory(out / NAME) as memory, ThreadPoolExecutor(_WRITERS, "beside") as threads:
+        names = _Names(filter(None, read_lines(annotations, present_path)), memory)
         for line, source in read_lines(annotations, lambda line: (line, speakers.applied(parse(line)))):
             if source.missing or source.bytes is None:
                 continue
@@ -178,11 +181,11 @@ def _contents(
         # Where what is said is in English, too, it has the name of both.
         texts = {f".{ENGLISH}.{name}": english, f".{language}.{name}" if language else f".{name}": said}
         yield from ((suffix, text.encode(errors="backslashreplace")) for suffix, text in texts.items() if text)
-    if "json" in formats:
+    if "json" in formats and (source.has_results or source.error is None):
         yield ".reelscribe.json", line
 
 
-def _write(place: _Place, name: str, content: bytes, memory: _Memory, is_free: bool, overwrite: bool) -> _Outcome:
+def _write(place: _Place, name: str, content: bytes, memory: Memory, is_free: bool, overwrite: bool) -> _Outcome:
     """Write a file, unless it is there already or what is there is not ours."""
     if not is_free:
         raise FileExistsError("another source, or a file beside another source, has this name; rename one of them")
@@ -198,19 +201,25 @@ def _write(place: _Place, name: str, content: bytes, memory: _Memory, is_free: b
 
 
 class _Names:
-    """Gives the files of each source names that nothing else has."""
+    """Gives the files of each source names that nothing else has, and that stay when other sources are added."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._taken = set(paths)
+    def __init__(self, paths: Iterable[str], memory: Memory) -> None:
+        self._taken, self._memory = set(paths), memory
         self._stems = Counter(os.path.splitext(path)[0] for path in self._taken)
+        self._known = {source: stem for _, source, stem in memory.names() if source in self._taken}
+        self._owners = Counter(self._known.values())
 
     def take(self, path: str, suffix: str) -> tuple[str, bool]:
         """Return the name of a file of a source, and whether neither a source nor the file of another one has it.
 
-        The name has the suffix of the source only where that tells it from another source.
+        The name has the suffix of the source only where that told it from another source when it got its first file.
         """
-        stem = os.path.splitext(path)[0]
-        name = f"{stem if self._stems[stem] == 1 else path}{suffix}"
+        short = os.path.splitext(path)[0]
+        stem = self._known.get(path, "")
+        if self._owners[stem] != 1:  # it has no name yet, or shares it with a source that was gone for a while
+            stem = short if self._stems[short] == 1 else path
+        self._memory.remember_name("beside", path, stem)
+        name = f"{stem}{suffix}"
         is_free = name not in self._taken
         self._taken.add(name)
         return name, is_free
@@ -265,7 +274,7 @@ class _Folders:
     def _partial(self, name: str) -> str:
         """Return what a file is called while it is incomplete, the same in every run into the output folder.
 
-        Nobody else uses that name: one process at a time writes for an output folder (`_Memory`).
+        Nobody else uses that name: one process at a time writes for an output folder (`Memory`).
         """
         key = hashlib.sha256(self._out + b"\0" + os.fsencode(name)).hexdigest()[:16]
         return f".reelscribe-{key}.partial"
@@ -289,38 +298,3 @@ class _Objects:
 
     def write(self, name: str, content: bytes, there: _There | None) -> None:
         self._store.write(name, io.BytesIO(content), StoredObject.from_stat(name, there.version) if there else None)
-
-
-class _Memory:
-    """The digests of all that was ever written beside sources for an output folder, as a context manager.
-
-    One process at a time has it open, and any of its threads may use it.
-    """
-
-    def __init__(self, out: Path) -> None:
-        self._path, self._lock = out / NAME, Lock()
-
-    def __enter__(self) -> Self:
-        with output_errors(self._path, "written"):
-            self._database = open_memory(
-                self._path, "written (name BLOB, sha256 TEXT, PRIMARY KEY (name, sha256)) WITHOUT ROWID"
-            )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._database.close()
-
-    def has_written(self, name: str, sha256: str) -> bool:
-        """Return whether a file with this content was written."""
-        with output_errors(self._path, "read"), self._lock:
-            rows = self._database.execute(
-                "SELECT 1 FROM written WHERE name = ? AND sha256 = ?", (os.fsencode(name), sha256)
-            )
-            return rows.fetchone() is not None
-
-    def remember(self, name: str, sha256: str) -> None:
-        """Remember, whatever happens to this process, that a file with this content is written."""
-        with output_errors(self._path, "written"), self._lock:
-            self._database.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (os.fsencode(name), sha256))

@@ -33,6 +33,7 @@ from reelscribe.errors import (
     UsageError,
 )
 from reelscribe.export.beside import NAME as BESIDE
+from reelscribe.export.folder import NAME as EXPORTS
 from reelscribe.results.annotations import FAILURES_NAME
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import copy_ledger, open_memory, output_errors
@@ -53,7 +54,7 @@ it takes at most a tenth of the time."""
 MOST_FAILURES = 3
 """Number of times in a row that the store may not be available then."""
 
-_FETCHED = (BESIDE, FAILURES_NAME, LEDGER)
+_FETCHED = (BESIDE, EXPORTS, FAILURES_NAME, LEDGER)
 """What another machine needs to go on; thumbnails are made anew where pages need them. The ledger comes last."""
 
 _UNFINISHED = (".partial", ".ordered", ".old", "-wal", "-shm", "-journal")
@@ -79,7 +80,7 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
 
     Raises:
         UsageError: `out` is an address that cannot be written to or without a folder to work in, or that is named
-            although `out` is a folder.
+            although `out` is a folder; or no folder can be there.
     """
     name = os.fspath(out)
     if isinstance(out, Path) and name.startswith(tuple(f"{scheme}:/" for scheme in BUCKET_SCHEMES)):
@@ -90,7 +91,7 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
                 f"--work-dir: expected it only with an --out in a bucket, got the folder {name}, in which the run works"
                 " itself; leave --work-dir out"
             )
-        return Path(name), None
+        return _folder("--out", name), None
     if not is_object(name):
         raise UsageError(
             f"--out: expected a folder, or one of a bucket, such as s3://bucket/results/, gs:// or az://, got {name.partition('://')[0]}"
@@ -102,7 +103,19 @@ def work_folder(out: str | os.PathLike[str], work_dir: str | os.PathLike[str] | 
             f"--out {name}: expected --work-dir with a folder of this machine, in which the run works, and which is"
             f" copied to the bucket, got {'none' if work_dir is None else 'an address'}"
         )
-    return Path(work_dir), f"{name.rstrip('/')}/"
+    return _folder("--work-dir", os.fspath(work_dir)), f"{name.rstrip('/')}/"
+
+
+def _folder(option: str, name: str) -> Path:
+    """Return a path at which a folder is or can be made. Raises UsageError if something else is there or above."""
+    path = Path(name)
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    if not name or (os.path.lexists(there) and not there.is_dir()):
+        raise UsageError(
+            f"{option}: expected a folder, or a path at which one can be made, got"
+            f" {f'{there}, which is none' if name else 'an empty name'}; choose another path"
+        )
+    return path
 
 
 def send_exports(address: str, folder: Path) -> None:

@@ -20,17 +20,19 @@ from reelscribe.errors import UsageError, brief, missing_package, reason_of
 from reelscribe.export.annotations_reader import (
     AnnotatedSource,
     annotated_source,
+    check_annotations,
     read_lines,
     read_models,
     source_path,
 )
 from reelscribe.export.chapters import chapter_texts
 from reelscribe.export.cue_rules import DEFAULT_RULES, CueRules
-from reelscribe.export.folder import ExportFolder, FileNames, common_folder_of
+from reelscribe.export.folder import ExportFolder, FileNames, common_folder_of, folders_of
 from reelscribe.export.plain_text import transcript_texts
 from reelscribe.export.speakers import SpeakerNames, read_speaker_names, rttm
 from reelscribe.export.subtitles import SUBTITLE_FORMATS, subtitle_texts
 from reelscribe.export.tables import TableName, WriteSource, csv_writer, parquet_writer
+from reelscribe.reporting.formatting import count
 from reelscribe.results.records import Kind
 from reelscribe.viewer.site import SiteOptions
 
@@ -60,14 +62,17 @@ class _SourceFormat(_Format):
 
     def writer(self, name: str, folder: ExportFolder, common_folder: str, rules: CueRules) -> WriteSource:
         """Return a function that writes the files of a source into the folder with the name of the format."""
-        names = FileNames(common_folder, *self.suffixes)
+        given = folder.names()
+        known = {source: stem for kind, source, stem in given if kind == name}
+        names = FileNames(common_folder, *self.suffixes, known=known, folders=folders_of(given))
 
         def write(source: AnnotatedSource) -> None:
             if any(texts := self.texts(source, rules)):
-                stem = f"{name}/{names.name_for(source.absolute_path)}"
+                stem = names.name_for(source.absolute_path)
                 for suffix, text in zip(self.suffixes, texts, strict=True):
                     if text:
-                        with folder.file(f"{stem}{suffix}") as file:
+                        with folder.result(f"{name}/{stem}{suffix}") as file:
+                            folder.memory.remember_name(name, source.absolute_path, stem)
                             file.write(text.encode(errors="backslashreplace"))
 
         return write
@@ -99,7 +104,7 @@ def _write_compressed(folder: ExportFolder, annotations: Path) -> None:
     from pyarrow import CompressedOutputStream
 
     with (
-        folder.file(f"{annotations.name}.zst") as file,
+        folder.result(f"{annotations.name}.zst") as file,
         CompressedOutputStream(file, "zstd") as compressed,  # a single frame: some readers end after the first
     ):
         for line in read_lines(annotations, bytes):
@@ -142,11 +147,12 @@ def export(
     tell: Callable[[str], None] = lambda line: None,
     *,
     drop_doubtful: bool = False,
+    overwrite: bool = False,
 ) -> ExportFolder:
     """Export the annotations of a run.
 
-    A file or the folder of a table is called `<name>.partial` until it is whole; then it replaces an older one. What
-    fails unexpectedly at one source costs the others nothing.
+    A file or the folder of a table is called `<name>.partial` until it is whole; then it replaces one of an earlier
+    export. What fails unexpectedly at one source costs the others nothing.
 
     Args:
         annotations: Path of annotations.jsonl.
@@ -156,28 +162,40 @@ def export(
         site: Choices about pages; None for those of a run whose folder has the annotations.
         tell: Is told in whole lines what was done besides writing the files that are returned.
         drop_doubtful: Whether segments of speech that have flags are left out, except of pages and compressed records.
+        overwrite: Whether to replace files, other than pages, that somebody else has made or changed.
 
     Returns:
-        The folder, with the files that were written, of the many that pages consist of `index.html` alone, and with the
-        sources that failed.
+        The folder, with the files that were written, of the many that pages consist of `index.html` alone, those that
+        were kept, and the sources that failed.
 
     Raises:
         UsageError: A format is unknown, a library is missing, no record has the annotations that `cues` names,
             a line is not a record, `speakers.toml` is not as it should be, or a file cannot be read or written.
     """
     check_formats(formats)
-    _check_file(annotations)
-    folder = ExportFolder(out)
+    check_annotations(annotations)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
     site = site or SiteOptions(annotations.parent)
-    if kinds & {_SourceFormat, _TableFormat}:
-        names = read_speaker_names(site.run)
-        _export_each(annotations, folder, formats, cues, tell, names, drop_doubtful=drop_doubtful)
-        for line in names.unused():
-            tell(line)
-    for name, each in _FORMATS.items():
-        if name in formats and isinstance(each, _WholeFormat):
-            each.writer(folder, annotations, site, tell)
+    with ExportFolder(out, overwrite=overwrite) as folder:
+        try:
+            if kinds & {_SourceFormat, _TableFormat}:
+                names = read_speaker_names(site.run)
+                _export_each(annotations, folder, formats, cues, tell, names, drop_doubtful=drop_doubtful)
+                for line in names.unused():
+                    tell(line)
+            for name, each in _FORMATS.items():
+                if name in formats and isinstance(each, _WholeFormat):
+                    each.writer(folder, annotations, site, tell)
+        except UsageError as error:
+            if not folder.written:
+                raise
+            done = f"{count(len(folder.written), 'file')} before, such as {folder.written[0]}"
+            raise UsageError(f"{error}; the export has written {done}") from None
+    if folder.kept:
+        tell(
+            f"kept {count(len(folder.kept), 'file')} that others have made or changed, such as {folder.kept[0]};"
+            " --overwrite replaces them"
+        )
     return folder
 
 
@@ -198,10 +216,25 @@ def check_formats(formats: Sequence[str]) -> None:
             raise UsageError(f"export: {name}: {missing_package(library, extra or 'client')}")
 
 
-def _check_file(annotations: Path) -> None:
-    if not annotations.is_file():  # a pipe would not do: subtitles need to read the file twice
-        reason = "is no regular file" if annotations.exists() else "does not exist"
-        raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
+def _check_needed(
+    annotations: Path,
+    chosen: Iterable[_SourceFormat],
+    cues: CueRules,
+    sources: Iterable[AnnotatedSource],
+    names: SpeakerNames,
+) -> None:
+    """Raise UsageError if no record has what formats need, before anything is written."""
+    needed: dict[str, None] = {each.needs: None for each in chosen if each.needs}
+    if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen):
+        needed[cues.made_from] = None
+    for source in sources if needed else ():
+        for kind in (*source.kinds, *(["speakers"] if names.any_found else [])):
+            needed.pop(kind, None)
+        del source
+        if not needed:
+            return
+    if needed:
+        raise _missing(annotations, next(iter(needed)))
 
 
 def _export_each(
@@ -217,6 +250,7 @@ def _export_each(
     """Write the formats to which sources are added one after the other."""
     parse = partial(annotated_source, models=read_models(annotations), drop_doubtful=drop_doubtful)
     chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)}
+    _check_needed(annotations, chosen.values(), cues, map(names.applied, read_lines(annotations, parse)), names)
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
     writers = [each.writer(name, folder, common_folder, cues) for name, each in chosen.items()]
     table_formats = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)]
@@ -233,13 +267,6 @@ def _export_each(
                     open_tables(kind)
             _write(source, chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)), folder)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        needed: list[str] = [each.needs for each in chosen.values() if each.needs]
-        if cues.made_from not in ("auto", "both") and any(each.has_cues for each in chosen.values()):
-            needed.append(cues.made_from)
-        found = {*tables, *(["speakers"] if names.any_found else [])}
-        for name in needed:
-            if name not in found:
-                raise _missing(annotations, name)
     older = [str(path) for name in tables if (path := folder.path / f"{name}.parquet").exists()]
     if older and "parquet" in formats:
         tell(

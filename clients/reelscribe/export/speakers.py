@@ -133,7 +133,7 @@ def read_speaker_names(folder: Path) -> SpeakerNames:
     path = folder / NAME
     try:
         return _parsed(path, read_small_file(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # whoever needs the folder says that it is a file
         return SpeakerNames({}, {})
     except OSError as error:
         raise _unreadable(path, error.strerror or error) from None

@@ -263,7 +263,7 @@ def csv_writer(folder: ExportFolder, name: TableName) -> Iterator[WriteSource]:
     table = TABLES[name]
     columns = [column for column in table.columns if column.in_csv]
     with (
-        folder.file(f"{name}.csv") as file,
+        folder.result(f"{name}.csv") as file,
         TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="") as text,
     ):
         writer = csv.writer(text)

@@ -70,7 +70,7 @@ _SAVE_SOURCE = """
         error = excluded.error, missing = 0
 """
 _SAVE_RESULT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
-_FIND_SOURCES = "SELECT path, missing FROM sources WHERE path > ? ORDER BY path LIMIT ?"
+_FIND_SOURCES = "SELECT path, missing, bytes FROM sources WHERE path > ? ORDER BY path LIMIT ?"
 _SOURCES_AT_ONCE = 1024  # a library of millions does not fit into memory
 _SAVE_MISSING = "UPDATE sources SET missing = ? WHERE path = ?"
 _FORGET_SOURCE = (
@@ -315,14 +315,15 @@ class Ledger:
         return self._write(_SAVE_SOURCE, path_key(path), os.fsencode(path), None, None, json.dumps(error))
 
     async def mark_missing(self) -> int:
-        """Save for each source whether it is gone from the disk, and return how many are."""
+        """Save for each source whether it is not on the disk, and return how many are not that a run has read."""
         count, last = 0, b""
         while known := await self._ask(self._select, _FIND_SOURCES, last, _SOURCES_AT_ONCE):
             missing = await asyncio.to_thread(_missing, known)
-            changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
+            changed = [(path in missing, path) for path, was, _ in known if (path in missing) != bool(was)]
             if changed:
                 await self._write_all(*((_SAVE_MISSING, values) for values in changed))
-            count, last = count + len(missing), known[-1][0]
+            count += sum(path in missing and size is not None for path, _, size in known)
+            last = known[-1][0]
         return count
 
     def save_extras(self, extras: Mapping[str, str]) -> asyncio.Future[None]:
@@ -432,6 +433,6 @@ class Ledger:
         return [chunk for batch in batches for chunk in batch.chunks]
 
 
-def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:
-    """Return the paths that are gone from the disk. No store is asked."""
-    return {path for path, _ in known if (file := file_of(os.fsdecode(path))) and not os.path.lexists(file)}
+def _missing(known: Iterable[tuple[bytes, int, int | None]]) -> set[bytes]:
+    """Return the paths that are not on the disk. No store is asked."""
+    return {path for path, *_ in known if (file := file_of(os.fsdecode(path))) and not os.path.lexists(file)}

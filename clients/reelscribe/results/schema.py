@@ -179,27 +179,29 @@ def copy_ledger(path: Path, copy: Path) -> None:
         ledger.backup(other)
 
 
-def open_memory(path: Path, table: str) -> sqlite3.Connection:
+def open_memory(path: Path, *tables: str) -> sqlite3.Connection:
     """Open a small database that one process at a time uses, with any of its threads; it is created if it is missing.
 
     Args:
         path: The database.
-        table: Its only table, as `CREATE TABLE IF NOT EXISTS` takes it.
+        *tables: Its tables, as `CREATE TABLE IF NOT EXISTS` takes them. One of an earlier version may lack some.
 
     Raises:
-        OutputError: It is a symbolic link, or has anything else than that table. Nothing was written to it.
+        OutputError: It is a symbolic link, or has anything else than these tables. Nothing was written to it.
         sqlite3.Error: It cannot be opened, or another process has it open.
     """
     if path.is_symlink():
         raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; remove it")
-    create = f"CREATE TABLE IF NOT EXISTS {table}"
     database = connect(path)
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        if _schema(database):
-            _check_schema(database, path, lambda expected: expected.execute(create))
+        there = {name for _, name, *_ in _schema(database)}
+        created = {each: f"CREATE TABLE IF NOT EXISTS {each};" for each in tables}
+        known = "".join(create for each, create in created.items() if each.split()[0] in there)
+        _check_schema(database, path, lambda expected: expected.executescript(known))
         database.executescript(
-            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN EXCLUSIVE; {create}; COMMIT;"
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN EXCLUSIVE;"
+            f" {''.join(created.values())} COMMIT;"
         )
     except BaseException:
         database.close()

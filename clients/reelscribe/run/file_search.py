@@ -339,6 +339,8 @@ def _why_nothing(name: str | SourceList) -> str:
         return "expected media files in this folder, found none"
     if glob.has_magic(name):
         return "expected a glob that matches a file, but it matches nothing; check it, and quote it for the shell"
+    if os.path.lexists(name):
+        return "expected media files in this archive, found none"
     return "no such file or folder; check the path, or whether its disk is mounted"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -42,7 +43,7 @@ Overwrite = Annotated[
     bool,
     output_option(
         "--overwrite/--no-overwrite",
-        help="With --beside, replace files that others have made or changed. By default they stay.",
+        help="Replace exported files that others have made or changed. By default they stay.",
     ),
 ]
 DropDoubtful = Annotated[
@@ -231,7 +232,7 @@ class RunOptions:
         )
 
 
-def beside_formats(beside: str | None, overwrite: bool) -> list[str]:
+def beside_formats(beside: str | None, formats: Sequence[str] | None, overwrite: bool) -> list[str]:
     """Return the formats of --beside.
 
     Raises:
@@ -239,11 +240,11 @@ def beside_formats(beside: str | None, overwrite: bool) -> list[str]:
     """
     from reelscribe.export.beside import check_beside
 
-    if overwrite and beside is None:
-        raise UsageError("--overwrite: expected --beside with it, as nothing else is kept from being replaced")
-    formats = [] if beside is None else beside.split(",")
-    check_beside(formats)
-    return formats
+    if overwrite and beside is None and not formats:
+        raise UsageError("--overwrite: expected --beside or --format with it, as nothing else replaces files")
+    next_to = [] if beside is None else beside.split(",")
+    check_beside(next_to)
+    return next_to
 
 
 def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
