@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reelscribe.reporting.forecast import TimeLeft
 from reelscribe.reporting.formatting import count, describe_duration, describe_time_left
+from reelscribe.reporting.time_left import TimeLeft
 
 
 @dataclass(frozen=True)

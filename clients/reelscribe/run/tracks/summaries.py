@@ -21,7 +21,7 @@ from reelscribe.contract.clips import ClipDescription
 from reelscribe.contract.descriptions import ChatModelDescription
 from reelscribe.contract.outcomes import Segment, SourceError, SourceSummary
 from reelscribe.errors import AnswerRefused, RequestRefused, ServerError, UsageError
-from reelscribe.reporting.bottleneck import Load
+from reelscribe.reporting.counters import Counters
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedSummaryBatch
 from reelscribe.results.jobs import Job
@@ -297,19 +297,15 @@ class SummaryTrack(Track):
         self._asking_seconds = 0.0
         """Time in which sources waited for answers, summed over all of them."""
 
-    def _sources_at_once(self, description: Any) -> int:  # noqa: ARG002 - its servers may take unlike numbers
-        """Return the number of sources about which the model is asked at the same time."""
-        assert self._client, "a chat model is asked"
-        return self._client.in_flight.wanted
-
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""
         assert siblings, "a summary is made in a run"
-        texts = await siblings.texts(_TEXTS)
+        with self._meter.during("depending"):
+            texts = await siblings.texts(_TEXTS)
         if job.missing:
             saved = await self._batch(assigned.source.path, lines_of(texts))
             await asyncio.gather(self._store.save_opened(job.id, None, 1), self._store.save_batch(job.id, saved))
-            self._meter.made(saved.amount, saved.unsent)
+            self._meter.made(assigned.source.path, saved.amount, saved.unsent)
         return await self._ended(assigned)
 
     async def _batch(self, path: str, lines: Sequence[TextLine]) -> SavedSummaryBatch:
@@ -331,8 +327,6 @@ class SummaryTrack(Track):
             raise
         finally:
             self._asking_seconds += time.monotonic() - began
-            self._meter.decoded(path, 1.0)
-            self._meter.ended(path)
 
     async def _summarise(
         self, lines: Sequence[TextLine], most_bytes: int, halvings: int = MOST_HALVINGS
@@ -365,9 +359,9 @@ class SummaryTrack(Track):
             raise answer
         return await self._summarise(part, half, halvings - 1)
 
-    def _load(self) -> Load:
-        """Return how long sources waited for answers; while one does, nothing else limits the track."""
-        return replace(super()._load(), with_file=self._asking_seconds)
+    def _counters(self) -> Counters:
+        """Return what the client has done, and how long sources waited for answers."""
+        return replace(super()._counters(), with_file=self._asking_seconds)
 
 
 def _is_too_long(refusal: RequestRefused) -> bool:
