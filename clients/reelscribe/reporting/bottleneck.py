@@ -57,7 +57,8 @@ def find_bottleneck(before: Counters, now: Counters, has: Resources, *, more_to_
     if has.outage:
         return f"waiting for a server: {has.outage.reason}"
     spent = now.since(before)
-    if not has.decode_workers and spent.in_flight < BUSY * spent.seconds:
+    has_texts = spent.in_flight >= BUSY * spent.seconds or (has.requests_now and not has.sources_depending)
+    if not has.decode_workers and not has_texts:
         return FOR_TEXTS
     if now.with_file < FIRST_SECONDS and now.in_flight < FIRST_SECONDS:
         return FETCHING if has.is_fetching else STARTING
@@ -106,7 +107,8 @@ def _limit_of_serving(spent: Counters, has: Resources, *, is_idle: bool) -> str:
     is_busy = spent.compute >= BUSY * workers
     is_awaited = spent.with_file >= FIRST_SECONDS and spent.busy <= (1 - WAITING) * spent.with_file
     # A worker with small calls takes more, so what does not deliver more is the limit.
-    if not (is_awaited or (is_busy and not is_small) or (is_idle and spent.in_flight >= BUSY * workers)):
+    is_behind = is_idle and spent.in_flight >= BUSY * workers
+    if has.decode_workers and not (is_awaited or is_behind or (is_busy and not is_small)):
         return ""
     if not spent.requests and spent.retries:
         return "no request is answered, and some are sent again: the server's workers may be starting"

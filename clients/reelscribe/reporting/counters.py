@@ -111,6 +111,8 @@ class Resources:
     """Largest number of decode processes for which there are cores, beside servers and other tracks here."""
     sources_waiting: int = 0
     """Number of leased sources that no decode process has begun."""
+    sources_depending: int = 0
+    """Number of leased sources that wait for what other tracks make of them."""
     is_fetching: bool = False
     """True if sources are being fetched from stores."""
     queued: int | None = None
@@ -134,6 +136,7 @@ class Resources:
             self.on_cpu and other.on_cpu,
             self.cores + other.cores,
             self.sources_waiting + other.sources_waiting,
+            self.sources_depending + other.sources_depending,
             self.is_fetching or other.is_fetching,
             max(self.queued or 0, other.queued or 0) or self.queued,
             self.outage and other.outage,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import reduce
+from math import inf
 from operator import add
 from typing import Any, Self
 
@@ -444,6 +445,8 @@ class Meter:
     def _time_left(self, number: int) -> TimeLeft | None:
         track, sums = self._tracks[number], self._sums(number)
         left, done = self._seconds_left(number), self._seconds_done(number)
+        if not left and not self.all_listed:
+            return None
         # As much of what is left will turn out to be damaged, a copy, or without the stream, as of what is done.
         likely = left * sums.worked / done if sums.worked and done else left
         longest = max((report.longest_seconds[number] for report in self._live if report.longest_seconds), default=0.0)
@@ -489,7 +492,7 @@ class Meter:
 
 def _rank(track: TrackSnapshot) -> tuple[bool, float]:
     """Return by what the track is found that holds up the others: it has something to do, and needs longest."""
-    return track.bottleneck not in IDLE, track.eta_seconds or 0.0
+    return track.bottleneck not in IDLE, inf if track.eta_seconds is None else track.eta_seconds
 
 
 def _sum(counters: Sequence[Counters]) -> Counters:

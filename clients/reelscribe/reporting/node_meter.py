@@ -159,7 +159,8 @@ class TrackMeter:
         """Return the sums now, and what the track has now. What lasts is added up here, so this is called often."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        has = replace(self._resources(), sources_waiting=len(self._waiting), queued=self._queued)
+        waiting, depending = len(self._waiting), self._lasting["depending"]
+        has = replace(self._resources(), sources_waiting=waiting, sources_depending=depending, queued=self._queued)
         self.count(in_flight=passed * has.requests_now, seconds=passed)
         self.count(**{name: passed for name, blocks in self._lasting.items() if blocks})
         return Counters(**self._sums) + self._read(), has

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +20,6 @@ from reelscribe.contract.clips import ClipDescription
 from reelscribe.contract.descriptions import ChatModelDescription
 from reelscribe.contract.outcomes import Segment, SourceError, SourceSummary
 from reelscribe.errors import AnswerRefused, RequestRefused, ServerError, UsageError
-from reelscribe.reporting.counters import Counters
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedSummaryBatch
 from reelscribe.results.jobs import Job
@@ -294,8 +292,6 @@ class SummaryTrack(Track):
             options: Whether to try again what has failed.
         """
         super().__init__(options or SummaryOptions(), client)
-        self._asking_seconds = 0.0
-        """Time in which sources waited for answers, summed over all of them."""
 
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""
@@ -314,7 +310,6 @@ class SummaryTrack(Track):
         if not lines:
             return SavedSummaryBatch(0, 1)
         self._meter.begun(path)
-        began = time.monotonic()
         try:
             most_bytes = most_bytes_of(self.planned.medium.description)
             return SavedSummaryBatch(0, 1, summary=await self._summarise(lines, most_bytes))
@@ -325,8 +320,6 @@ class SummaryTrack(Track):
         except ServerError:
             self.raise_if_stopping()
             raise
-        finally:
-            self._asking_seconds += time.monotonic() - began
 
     async def _summarise(
         self, lines: Sequence[TextLine], most_bytes: int, halvings: int = MOST_HALVINGS
@@ -358,10 +351,6 @@ class SummaryTrack(Track):
         if not (halvings and half >= LEAST_BYTES and _is_too_long(answer)):
             raise answer
         return await self._summarise(part, half, halvings - 1)
-
-    def _counters(self) -> Counters:
-        """Return what the client has done, and how long sources waited for answers."""
-        return replace(super()._counters(), with_file=self._asking_seconds)
 
 
 def _is_too_long(refusal: RequestRefused) -> bool:
