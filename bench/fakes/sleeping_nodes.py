@@ -24,8 +24,7 @@ from reelscribe.cluster.serving import Archive
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source, VideoInfo
-from reelscribe.reporting.node_meter import NodeReport
-from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.counters import Counters, NodeReport, Resources
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.run import messages
@@ -39,8 +38,8 @@ DECODE_PROCESSES = 4
 _LENGTH = struct.Struct("<I")
 _VIDEO = SavedVideo(VideoInfo(1.0, 640, 360, 0, 1.0, 25, 25.0, 0.0, 1.0, "h264", None), 1.0, None)
 _RESULTS = SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a man rides a horse on the beach", None, -0.5)])
-_TRACK = TrackSnapshot("frames", 1.0, 1.0, 0.5, 0.1, 0.1, 0.5, 0.5, "nothing, as it sleeps")
-_REPORT = messages.Report(NodeReport(1.0, 1.0, (_TRACK,), ({},)))
+_TRACK = Counters(seconds=1.0, done=1.0), Resources("frames", DECODE_PROCESSES, 1, 32)
+_REPORT = messages.Report(NodeReport(1.0, [_TRACK], [0.0]))
 
 
 class _SleepingOptions(CaptionOptions):
@@ -51,7 +50,7 @@ class _SleepingOptions(CaptionOptions):
         return {"sampling": self.sampling.to_json()}
 
 
-_PLANNED = PlannedTrack(CaptionMedium(_SleepingOptions(), None), DECODE_PROCESSES, DECODE_PROCESSES)
+_PLANNED = PlannedTrack(CaptionMedium(_SleepingOptions(), None), DECODE_PROCESSES)
 
 
 class SleepingNodes:
@@ -202,7 +201,7 @@ class _Node:
         """Ask of the ledger what `Annotator.annotate` and a captioner ask for a video of one frame."""
         path, link = lease.path, self._link
         if self._seconds is None:
-            self._send(messages.Finished(Source(path), None, ()))
+            self._send(messages.Finished(Source(path), None))
             link.forget_lease(path)
             return
         sha256 = await link.find_digest(path, lease.stat)
@@ -219,7 +218,7 @@ class _Node:
                 await link.save_batch(job.id, _RESULTS)
                 job, _ = await link.outcome(sha256, self._settings)
             await link.save_source(source, {"captions": job})
-        self._send(messages.Finished(source, None, ()))
+        self._send(messages.Finished(source, None))
         link.forget_lease(path)
 
     async def _report(self) -> None:

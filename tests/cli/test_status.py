@@ -67,6 +67,17 @@ def test_it_can_be_json(out):
     assert (told["state"], told["sources_copies"], told["tracks"][0]["done"]) == ("failed sources", 1, 8)
 
 
+def test_what_was_forgotten_is_no_part_of_the_whole_job(out):
+    bad = out.parent / "sources" / "bad.mp4"
+    for name in (bad, bad.with_name("b.avi")):
+        assert CliRunner().invoke(app, ["forget", str(out), str(name)]).exit_code == 0
+        exit_status, text = status(out)
+        assert (exit_status, text.splitlines()[0]) == (0, "done: all sources succeeded")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert {"sources 3 1 of 1", "failed 0", "captions 8"} <= set(lines)
+    assert "bad.mp4" not in text
+
+
 async def save_state(out: Path, snapshot: Snapshot) -> None:
     async with Ledger(out) as ledger:
         await ledger.save_run_state({"state": "interrupted", "pid": 7, "time": 0.0, **asdict(snapshot)})

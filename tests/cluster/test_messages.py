@@ -10,7 +10,7 @@ from reelscribe.cluster.mail import Call, Failed, Said, cut
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode, version
 from reelscribe.cluster.session import NodeSession
 from reelscribe.errors import UsageError
-from reelscribe.reporting.forecast import SourceSize
+from reelscribe.reporting.time_left import SourceSize
 from reelscribe.results.ledger import Ledger
 from reelscribe.run.messages import Lease
 from reelscribe.run.node import Destination

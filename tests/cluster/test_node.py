@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from reelscribe._track_specs import ShotSpec
 from reelscribe.cluster import mail, remote_node
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
-from reelscribe.reporting.forecast import SourceSize
+from reelscribe.reporting.time_left import SourceSize
 from reelscribe.run import messages
 from reelscribe.run.tracks.shots import ShotOptions
 from support.patience import PATIENCE

@@ -5,7 +5,7 @@ import asyncio
 from reelscribe.cluster.mail import Call
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.contract.source import Source
-from reelscribe.reporting.forecast import SourceSize
+from reelscribe.reporting.time_left import SourceSize
 from reelscribe.results.jobs import Job
 from reelscribe.run.messages import Lease
 

@@ -61,12 +61,24 @@ def test_this_run_and_the_whole_job_are_kept_apart():
 def test_the_whole_job_is_the_folder_of_which_a_run_may_do_some_sources():
     lines = printed(status("done", replace(DONE, others=2, others_failed=1)))
     assert lines[2:4] == ["sources            4     7 of 7", "  failed                      1"]
-    assert lines[-1] == "all of them: out/failures.txt; again: --retry-failed"
+    assert lines[-1] == "again: --retry-failed"
 
 
-def test_failures_are_named_with_where_all_of_them_are():
-    lines = printed(status("done", replace(SNAPSHOT, sources_done=5)))
-    assert lines[-2:] == ["  b [1].mp4: the [file] is empty", "all of them: out/failures.txt; again: --retry-failed"]
+@pytest.mark.parametrize(
+    ("saved", "there", "told"),
+    [
+        ("done", True, "all of them: out/failures.txt; again: --retry-failed"),
+        ("done", False, "again: --retry-failed"),
+        ("running", True, "again: --retry-failed"),  # it was killed, and the file is that of an earlier run
+    ],
+)
+def test_failures_are_named_with_where_all_of_them_are_once_that_is_written(saved, there, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if there:
+        Path("out").mkdir()
+        Path("out/failures.txt").write_text("")
+    lines = printed(status(saved, replace(SNAPSHOT, sources_done=5)))
+    assert lines[-2:] == ["  b [1].mp4: the [file] is empty", told]
 
 
 def test_each_node_has_a_row_those_first_that_are_not_ready():

@@ -8,6 +8,7 @@ from aiohttp import web
 from reelscribe.cluster.session import RemoteNodes
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import UsageError
+from reelscribe.reporting.summary import Summary
 from support import odd_media
 from support.fake_openai import chat
 from support.fake_torchserve import descriptions, refused
@@ -81,6 +82,11 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reaso
     assert record_of(tmp_path / "out")["summary"]["title"] == "Now right"
 
 
+def whole_job(summary: Summary) -> dict[str, float]:
+    """What all runs have made, by its unit."""
+    return {track.counts: track.done + track.done_before for track in summary.snapshot.tracks}
+
+
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
@@ -114,7 +120,8 @@ async def test_a_source_without_a_usable_answer_fails_alone_and_is_tried_again(m
     assert record["error"]["message"].startswith(error["message"])
     assert record_of(out)["summary"] == IN_RECORD
     served.chats.asked, served.chats.answer = [], lambda _: answer(title="Again")
-    assert (await served.run(out, *paths, retry_failed=True)).failed == 0
+    again = await served.run(out, *paths, retry_failed=True)
+    assert (again.failed, whole_job(again)["summaries"]) == (0, 2)
     assert [record_of(out, path.name)["summary"]["title"] for path in paths] == ["Again", "A talk"]
     assert len(served.chats.asked) == 1
 
@@ -131,7 +138,11 @@ async def test_a_summary_is_made_anew_when_clips_that_failed_are_tried_again(med
     assert record_of(out)["summary"] == IN_RECORD
     tell(served, "a dog")
     served.chats.answer = lambda _: answer(title="With a dog")
-    assert (await served.run(out, media / "spoken.mp4", retry_failed=True)).failed == 0
+    again = await served.run(out, media / "spoken.mp4", retry_failed=True)
+    assert (again.failed, whole_job(again)) == (
+        0,
+        {"clips": 3, "seconds of audio": pytest.approx(12, abs=1), "summaries": 1},
+    )
     without, with_clips = served.lines()
     assert len(with_clips) == len(without) + 3
     assert record_of(out)["summary"]["title"] == "With a dog"

@@ -274,6 +274,7 @@ RUN = RunView(
     done=34,
     sources=120,
     failed=3,
+    share=0.28,
     speed="12.3 times real time",
     time_left="25 ± 4 min",
     bottleneck="inference is the limit",

@@ -8,6 +8,7 @@ import base64
 import io
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from inspect import isawaitable
 from typing import Any
 
 import jsonschema
@@ -145,6 +146,8 @@ class FakeVLLM:
         self.asked.append(asked)
         self.arrivals.put_nowait(None)
         made = self.answer(asked) if self.answer else chat()
+        if isawaitable(made):
+            made = await made
         answer = self.answers.pop(0) if self.answers else made
         status, headers = 200, {}
         if isinstance(answer, tuple):

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.reporting.forecast import TimeLeft
-from reelscribe.reporting.meter import NodeSnapshot, Snapshot
+from reelscribe.reporting.meter import NodeSnapshot, Snapshot, TrackSnapshot
 from reelscribe.reporting.plan import Choice, Plan
-from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.time_left import TimeLeft
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
 
 FRAMES = TrackSnapshot(
@@ -38,6 +37,7 @@ SNAPSHOT = Snapshot(
     seconds=60.0,
     media_seconds_per_second=2.5,
     eta_seconds=754.0,
+    done_share=0.4,
     tracks=(FRAMES,),
     eta_plus_minus=120.0,
     sources_before=1,

@@ -13,6 +13,7 @@ from reelscribe._track_specs import ModelSpec, SummarySpec, TrackSpec
 from reelscribe.client.endpoint import Server
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.decode.clips import ClipCutting
+from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.summary import Summary
 from reelscribe.run.driver import Run
 from reelscribe.run.node import Nodes
@@ -59,13 +60,19 @@ class Served:
         ]
 
     async def run(
-        self, out: Path, *paths: Path, specs: list[TrackSpec] | None = None, nodes: Nodes | None = None, **options
+        self,
+        out: Path,
+        *paths: Path,
+        specs: list[TrackSpec] | None = None,
+        nodes: Nodes | None = None,
+        progress: Progress | None = None,
+        **options,
     ) -> Summary:
         """Annotate sources, on this machine or on nodes. A run that hangs fails."""
         with no_waiting():
             async with AsyncExitStack() as stack:
                 tracks = nodes or [await spec.open(stack) for spec in specs or self.specs(**options)]
-                self.running = Run(tracks, out)
+                self.running = Run(tracks, out, progress=progress)
                 return await asyncio.wait_for(self.running.run([*map(str, paths)]), PATIENCE)
 
     def prompts(self) -> list[str]:

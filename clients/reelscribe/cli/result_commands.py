@@ -240,7 +240,8 @@ def status(
             run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
             table = run.table(out)
         if as_json:
-            saved.pop("costs", None)
+            for name in ("speeds", "costs"):  # those of ledgers of earlier versions
+                saved.pop(name, None)
             typer.echo(json.dumps({**saved, "state": run.state, "reason": run.reason, "exit_status": run.exit_status}))
         else:
             Console(highlight=False).print(table)

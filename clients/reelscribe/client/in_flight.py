@@ -96,10 +96,13 @@ class InFlight:
         Args:
             most: Highest limit, at least 1, that the user has set; None for as many as the servers take.
         """
-        self._most_of_user, self._parts = most, 1
+        self._most_of_user = most
+        self.parts = 1
+        """Number of clients, this one among them, that share the servers."""
         self._taken, self._most_taken = FIRST_REQUESTS, MOST_REQUESTS
         self.limit = min(self.wanted, self.most)
-        self._used = 0
+        self.used = 0
+        """Number of requests in flight now."""
         self._waiters: list[_Waiter] = []
         self._full = False
         """True if requests have waited in this round because of the limit."""
@@ -121,18 +124,18 @@ class InFlight:
 
     def share(self, parts: int) -> None:
         """Use one of so many equal parts of all permits, as that many clients share the servers."""
-        before, self._parts = self.wanted, parts
+        before, self.parts = self.wanted, parts
         self._follow(before)
 
     @property
     def wanted(self) -> int:
         """Number of requests that keep all workers busy, or this client's part of them, whatever limit the user set."""
-        return max(1, min(self._taken, MOST_REQUESTS) // self._parts)
+        return max(1, min(self._taken, MOST_REQUESTS) // self.parts)
 
     @property
     def most(self) -> int:
         """The highest limit that there may be now, for this client: below `wanted` only if the user has set it so."""
-        return max(1, (self._most_of_user or min(self._most_taken, MOST_REQUESTS)) // self._parts)
+        return max(1, (self._most_of_user or min(self._most_taken, MOST_REQUESTS)) // self.parts)
 
     def _follow(self, before: int) -> None:
         """Let the limit follow `wanted`, which was `before`. Requests that are in flight already are not affected."""
@@ -174,7 +177,7 @@ class InFlight:
             ServerUnreachable: There was no permit when waiting was stopped.
         """
         if self._may_have_permit(fewer_than):  # `grant` has left no request waiting that may have one, too
-            self._used += 1
+            self.used += 1
         elif self._stopped or not await self._wait(fewer_than):
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
         return Permit(self.release)
@@ -182,18 +185,18 @@ class InFlight:
     def grant(self) -> None:
         """Give free permits to the requests that have waited longest, among those that may have one."""
         for waiter in list(self._waiters):
-            if self._used >= self.limit:
+            if self.used >= self.limit:
                 return
             if waiter.granted.done():
                 self._waiters.remove(waiter)
             elif self._may_have_permit(waiter.fewer_than):
                 self._waiters.remove(waiter)
-                self._used += 1
+                self.used += 1
                 waiter.granted.set_result(True)
 
     def release(self) -> None:
         """Give back a permit. `Permit` does this at the end of its context."""
-        self._used -= 1
+        self.used -= 1
         self.grant()
 
     def answered(self, items: int, compute_seconds: float = 0.0) -> bool:
@@ -225,7 +228,7 @@ class InFlight:
         self._backed_off = True
 
     def _may_have_permit(self, fewer_than: Callable[[], float]) -> bool:
-        return self._used < min(self.limit, fewer_than())
+        return self.used < min(self.limit, fewer_than())
 
     async def _wait(self, fewer_than: Callable[[], float]) -> bool:
         """Wait for a permit. Return False if waiting was stopped."""

@@ -16,10 +16,9 @@ from prometheus_client.registry import Collector
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import UsageError
-from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
-from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
 
 ADDRESS = "127.0.0.1"
@@ -87,7 +86,7 @@ def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric
     yield _counter("clips", "Clips that were described", snapshot.clips)
     yield _counter("audio_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
     if snapshot.eta_seconds is not None:
-        yield _gauge("eta_seconds", "Seconds until the run is done, at its mean speed", snapshot.eta_seconds)
+        yield _gauge("eta_seconds", "Seconds until the run is done, at its speed of late", snapshot.eta_seconds)
 
 
 def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reelscribe.reporting.forecast import TimeLeft
 from reelscribe.reporting.formatting import count, describe_duration, describe_time_left
+from reelscribe.reporting.time_left import TimeLeft
 
 SHOWN_KINDS = 8
 """Number of kinds of files that are left out which the line names."""

@@ -22,9 +22,8 @@ from rich.text import Text
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count, describe_clock, describe_time_left, json_event
-from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.plan import Plan
-from reelscribe.reporting.track_meter import TrackSnapshot
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
@@ -175,8 +174,8 @@ class _Figures:
         line = Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=room >= LEAST_BAR)
         # rich's own colours look like nothing in a terminal of eight colours.
         bar = ProgressBar(
-            total=max(1, snapshot.sources),
-            completed=snapshot.sources_done,
+            total=1.0,
+            completed=snapshot.done_share,
             style="bright_black",
             complete_style="green",
             finished_style="green",

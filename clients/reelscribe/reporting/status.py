@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +15,9 @@ from rich.text import Text
 
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import count, describe_clock, describe_duration, times
-from reelscribe.reporting.meter import NodeSnapshot, Snapshot
+from reelscribe.reporting.meter import NodeSnapshot, Snapshot, TrackSnapshot
 from reelscribe.reporting.progress import limit_in_words, nodes_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
-from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.annotations import FAILURES_NAME
 
@@ -57,6 +56,8 @@ class RunStatus:
     """Its figures."""
     command: str = ""
     """The command line that started it, with the working folder; empty for a run that was started from Python."""
+    kept: tuple[int, int] | None = None
+    """Number of records, and of those with an error, after some were forgotten; None if none were."""
 
     @classmethod
     def from_run_state(cls, saved: Mapping[str, Any], *, locked: bool) -> RunStatus:
@@ -73,11 +74,14 @@ class RunStatus:
         elif text in ("running", "stopping"):
             state = "killed"  # it had no time to save how it ended
         elif text == "done":
-            state = "failed sources" if snapshot.sources_failed + snapshot.others_failed else "done"
+            state = "done"
         else:
             state = "interrupted" if text == "interrupted" else "ended early"
         reason = text.removeprefix("ended: ") if state == "ended early" else ""
-        return cls(state, reason, int(saved["pid"]), float(saved["time"]), snapshot, str(saved.get("command") or ""))
+        command, kept = str(saved.get("command") or ""), saved.get("kept")
+        kept = None if kept is None else (int(kept["records"]), int(kept["failed"]))
+        run = cls(state, reason, int(saved["pid"]), float(saved["time"]), snapshot, command, kept)
+        return replace(run, state="failed sources") if state == "done" and run.failed else run
 
     @property
     def goes_on(self) -> bool:
@@ -98,7 +102,7 @@ class RunStatus:
 
     def __str__(self) -> str:
         """Return the state as a sentence."""
-        sources, failed = self._sources, self._failed
+        sources, failed = self.sources, self.failed
         return {
             "running": f"running, process {self.pid}",
             "stopping": f"stopping, process {self.pid}: it saves what is in progress",
@@ -110,13 +114,19 @@ class RunStatus:
         }[self.state]
 
     @property
-    def _sources(self) -> int:
+    def sources(self) -> int:
         """Number of sources of the whole job, which are all of the folder."""
-        return self.snapshot.sources + self.snapshot.others
+        return self.snapshot.sources - self.snapshot.sources_done + self.records
 
     @property
-    def _failed(self) -> int:
-        return self.snapshot.sources_failed + self.snapshot.others_failed
+    def records(self) -> int:
+        """Number of these that have a record."""
+        return self.kept[0] if self.kept else self.snapshot.sources_done + self.snapshot.others
+
+    @property
+    def failed(self) -> int:
+        """Number of records with an error."""
+        return self.kept[1] if self.kept else self.snapshot.sources_failed + self.snapshot.others_failed
 
     def table(self, out: Path) -> RenderableType:
         """Return what to print.
@@ -134,11 +144,14 @@ class RunStatus:
             lost = f", lost {times(now.nodes_lost)}" if now.nodes_lost else ""
             title = nodes_in_words(now) if self.goes_on else count(len(now.nodes), "node")
             parts += [Text(f"{title}{lost}:"), Padding(_nodes(now.nodes), (0, 0, 0, 2), expand=False)]
-        if self._failed:
+        if self.failed:
             texts = failure_texts(now.failures)
             parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in texts]
             if self.exit_status:
-                parts.append(Text(f"all of them: {out / FAILURES_NAME}; again: --retry-failed", overflow="fold"))
+                # A run that was killed has not written the file, which is that of an earlier one, if it is there.
+                is_written = self.state != "killed" and (out / FAILURES_NAME).exists()
+                where = f"all of them: {out / FAILURES_NAME}; " if is_written else ""
+                parts.append(Text(f"{where}again: --retry-failed", overflow="fold"))
         return Group(*parts)
 
     def figures(self) -> list[tuple[str, str, str]]:
@@ -151,10 +164,10 @@ class RunStatus:
         new = now.sources_done - now.sources_before
         copies = [("  copies", "", f"{now.sources_copies:,}")] if now.sources_copies else []
         return [
-            ("sources", f"{new:,}", f"{now.sources_done + now.others:,} of {self._sources:,}"),
-            ("  failed", "", f"{self._failed:,}"),
+            ("sources", f"{new:,}", f"{self.records:,} of {self.sources:,}"),
+            ("  failed", "", f"{self.failed:,}"),
             *copies,
-            *(_track_row(track, of_all=not now.others) for track in now.tracks),
+            *(_track_row(track, of_all=not (now.others or self.kept)) for track in now.tracks),
             ("time", describe_duration(now.seconds), ""),
         ]
 

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from reelscribe.errors import printable
 from reelscribe.reporting.formatting import describe_duration, times
-from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from reelscribe._files import FolderLock
 from reelscribe.contract.source import content_name
@@ -16,7 +17,7 @@ from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.results.schema import path_key
+from reelscribe.results.schema import path_key, row_errors
 from reelscribe.storage.address import absolute_name
 from reelscribe.thumbnails.store import ThumbnailStore
 
@@ -49,9 +50,26 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
                 forgotten = [source for source in known if source.path in chosen]
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
-                    write_results(out, reader.records())
+                    records, failed = write_results(out, reader.records())
+                    if state := reader.run_state():
+                        with row_errors(out / LEDGER):
+                            await ledger.save_run_state(_without(state, forgotten, records, failed))
                     _forget_thumbnails(out, forgotten, reader.sources())
     return forgotten
+
+
+def _without(state: dict[str, Any], forgotten: Iterable[KnownSource], records: int, failed: int) -> dict[str, Any]:
+    """Return the state of the latest run, as `reelscribe status` tells it, after sources were forgotten.
+
+    Args:
+        state: The state.
+        forgotten: The sources.
+        records: Number of records that are left.
+        failed: Number of these with an error.
+    """
+    keys = {source.path for source in forgotten}
+    failures = [failure for failure in state.get("failures", ()) if path_key(failure[0]) not in keys]
+    return {**state, "failures": failures, "kept": {"records": records, "failed": failed}}
 
 
 def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterable[KnownSource]) -> None:

@@ -13,20 +13,21 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from reelscribe._cores import usable_cores
 from reelscribe._tasks import cancel_all
+from reelscribe.contract.fields import read_number
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
 from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
-from reelscribe.reporting.forecast import Costs, TimeLeft
 from reelscribe.reporting.meter import Meter, NodeFigures
 from reelscribe.reporting.plan import Plan, other_results
 from reelscribe.reporting.progress import Progress, usual_progress
 from reelscribe.reporting.summary import Summary
+from reelscribe.reporting.time_left import TimeLeft
 from reelscribe.results.known_files import look_up_in
 from reelscribe.results.ledger_reader import LedgerReader, earlier_run_state
 from reelscribe.results.records import Kind, Record, error_of
@@ -121,8 +122,8 @@ class Run:
         self._selection, self._limit = selection or Selection(), limit
         self._thumbnails, self._spool = thumbnails, spool or SpoolOptions()
         self._meter = Meter()
-        self._costs: dict[str, Any] = {}
-        """The costs of sources that runs into the folder have learned, as JSON."""
+        self._speeds: dict[str, float] = {}
+        """The speeds of tracks in runs into the folder."""
         self._sessions: dict[str, _Session] = {}
         self._book = LeaseBook(self._next_sources)
         self._pace = Pace()
@@ -178,15 +179,15 @@ class Run:
             ServerError: No server can be used.
         """
         async with AsyncExitStack() as stack:
-            listing = await self._open(names, stack)
-            self._read_costs()
+            listing = self._listing = await self._open(names, stack)
+            self._read_speeds()
             self._begin_nodes(Destination(MemoryStore(), self._out, 0), stack)
             await self._unless_broken(self._has_first.wait())
             reader = stack.enter_context(LedgerReader(self._out)) if (self._out / LEDGER).exists() else None
             look_up = partial(look_up_in, self._out, reader)
             await self._unless_broken(listing.find(self._tracks, look_up, self._limit, self._expect))
             self._meter.all_listed = True
-            await listing.read_headers(self._meter.learn_duration, processes=usable_cores())
+            await listing.read_headers(self._learn_duration, processes=usable_cores())
             return listing.plan(self._meter.time_left())
 
     async def run(self, names: Names) -> Summary:
@@ -208,7 +209,7 @@ class Run:
         async with AsyncExitStack() as stack:
             self._listing = await self._open(names, stack)
             folder = await stack.enter_async_context(self._folder)
-            self._read_costs()
+            self._read_speeds()
             folder.begin(self._meter, self._progress, self._learned)
             stack.enter_context(self._progress)
             self._begin_nodes(Destination(folder.ledger, self._out, self._thumbnails, self._spool), stack)
@@ -228,14 +229,15 @@ class Run:
         await stack.enter_async_context(self._nodes)
         return listing
 
-    def _read_costs(self) -> None:
+    def _read_speeds(self) -> None:
         with row_errors(self._out / LEDGER):
-            self._costs = dict((earlier_run_state(self._out) or {}).get("costs", {}))
+            saved = dict((earlier_run_state(self._out) or {}).get("speeds", {}))
+            self._speeds = {key: read_number("speed", speed) for key, speed in saved.items()}
 
     def _learned(self) -> dict[str, Any]:
         """Return what the next run wants to know, as JSON."""
-        learned = zip(self._tracks, self._meter.costs(), strict=True)
-        return {"costs": {**self._costs, **{track.costs_key: costs.to_json() for track, costs in learned}}}
+        speeds = zip(self._tracks, self._meter.speeds(), strict=True)
+        return {"speeds": self._speeds | {track.speed_key: speed for track, speed in speeds if speed}}
 
     async def _work(self) -> None:
         """Annotate all sources. Raises Stopped if the run was stopped before all of them were done."""
@@ -270,10 +272,19 @@ class Run:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._has_opened.wait(), HEAD_START_SECONDS)
         try:
-            await listing.read_headers(self._meter.learn_duration, ledger)
+            await listing.read_headers(self._learn_duration, ledger)
         except ReelscribeError as error:
             _log.warning("how long the sources are could not be found out: %s", error)
         await self._announce(self._meter.time_left())
+
+    def _learn_duration(self, source: ListedSource, seconds: float) -> None:
+        """Count a source that is not done by its duration, which was taken from its bytes or was another before."""
+        leased = self._leased.get(source.path)
+        if leased or not self._listing.has_taken(source):  # else it is done
+            size = (leased or source).size
+            self._meter.learn(size, longer := replace(size, seconds=seconds), source.done_shares)
+            if leased:
+                self._leased[source.path] = leased._replace(size=longer)
 
     def _note_opened(self, path: str) -> None:
         if not self._has_opened.is_set():
@@ -294,7 +305,7 @@ class Run:
     def _expect(self, sources: list[ListedSource]) -> None:
         """Count sources that are on the list."""
         for source in sources:
-            self._meter.expect(source.path, source.size, source.done_shares, source.done_amounts)
+            self._meter.expect(source.size, source.done_shares, source.done_amounts)
             if source.is_done:
                 self._meter.done_before()
         self._wake.set()
@@ -386,7 +397,6 @@ class Run:
         leases = []
         for path, seen_nowhere in self._book.take(session.name, room, self._sessions.keys() - {session.name}):
             source = self._leased[path]
-            self._meter.leased(path, source.size, source.done_shares)
             nowhere = seen_nowhere or session.figures.is_local
             leases.append(messages.Lease(path, source.size, source.stat, source.sha256, nowhere, source.options))
         if leases:
@@ -398,9 +408,9 @@ class Run:
         for path, error in errors.items():
             self._count(self._leased.pop(path), Source(path), error)
 
-    def _count(self, listed: ListedSource, source: Source, error: SourceError | None, costs: Any = ()) -> None:
+    def _count(self, listed: ListedSource, source: Source, error: SourceError | None) -> None:
         """Count a source that is done."""
-        self._meter.finished(source, error, costs, before=listed.is_done)
+        self._meter.finished(source, error, listed.size, listed.done_shares, before=listed.is_done)
         self._in_order.done(listed.number, source.path, error)
         self._note_opened(source.path)
         self._wake.set()
@@ -439,9 +449,8 @@ class Run:
             await session.node.run(partial(self._on_message, session), self._break)
         except NodeLost as lost:
             self._meter.nodes_lost += 1
-            waiting = self._book.paths(session.name)
             may_return = self._pending.lost(session.name, with_suspect=self._book.lose(session.name))
-            self._forget(session, f"lost: {lost}", waiting)
+            self._forget(session, f"lost: {lost}")
             _log.warning("node %s was lost: %s; what it had not saved is done again", session.name, lost)
             await session.node.end()
             if may_return:
@@ -449,9 +458,8 @@ class Run:
             else:
                 self._abandon(session, UsageError(f"lost {LOSSES_IN_A_ROW} times in a row: {lost}"))
         except ReelscribeError as error:
-            waiting = self._book.paths(session.name)
             self._book.give_back_all(session.name)
-            self._forget(session, f"not used: {error}", waiting)
+            self._forget(session, f"not used: {error}")
             await session.node.end()
             self._abandon(session, error)
 
@@ -460,37 +468,35 @@ class Run:
             case messages.Ready():
                 self._admit(session, message)
             case messages.Opened(path, header):
-                if header.seconds is not None:
+                if header.seconds is not None and (listed := self._leased.get(path)):
                     if not self._is_announced:
                         self._listing.learn_header(path, header)
-                    self._meter.learn_duration(path, header.seconds)
+                    self._learn_duration(listed, header.seconds)
                 self._note_opened(path)
-            case messages.Finished(source, error, costs) if self._book.holds(session.name, source.path):
+            case messages.Finished(source, error) if self._book.holds(session.name, source.path):
                 self._book.finish(session.name, source.path)
                 self._pace.finished(session.name)
                 self._pending.has_done_a_source(session.name)
                 session.figures.sources_done += 1
-                self._count(self._leased.pop(source.path), source, error, costs)
+                self._count(self._leased.pop(source.path), source, error)
             case messages.GivenBack(paths):
-                self._wait_again(paths)
                 self._book.give_back(session.name, paths)
                 self._wake.set()
             case messages.Unseen(path, why):
                 self._start(self._check_source_locally(session, path, why))
             case messages.Report(figures):
-                session.figures.report = figures
+                session.figures.keep(figures)
 
     def _admit(self, session: _Session, ready: messages.Ready) -> None:
         """Lease sources to a node from now on."""
         if self._first is None:
             self._first = ready
             for track in ready.tracks:
-                self._meter.add_track(track.medium.counts, Costs.from_json(self._costs.get(track.costs_key, {})))
+                self._meter.add_track(track.medium.counts, self._speeds.get(track.speed_key))
             self._has_first.set()
         if difference := ready.difference(self._first):
             raise NodeRefused(difference)
         session.is_ready, session.decode_processes = True, ready.decode_processes
-        session.figures.workers = [track.sources_at_once for track in ready.tracks]
         session.figures.state = "ready"
         self._pending.forget(session.name)
         self._share_requests()
@@ -522,16 +528,9 @@ class Run:
         """Return the names of the nodes that are ready, or are expected to be so soon."""
         return {session.name for session in self._ready()} | self._pending.names()
 
-    def _wait_again(self, paths: Sequence[str]) -> None:
-        """Forecast sources that a node does not do as ones that wait."""
-        for path in paths:
-            if source := self._leased.get(path):
-                self._meter.expect_again(path, source.size, source.done_shares)
-
-    def _forget(self, session: _Session, state: str, waiting: Sequence[str]) -> None:
+    def _forget(self, session: _Session, state: str) -> None:
         session.is_ready, session.figures.state = False, state
         self._meter.ended(session.figures)
-        self._wait_again(waiting)
         self._sessions.pop(session.name, None)
         self._share_requests()
         self._wake.set()
@@ -566,6 +565,7 @@ class Run:
             self._wake.set()
 
     def _update_figures(self) -> None:
+        self._meter.all_leased = self._listing.is_used_up
         self._pace.update_rates(self._sessions, TICK_SECONDS)
         for name, session in self._sessions.items():
             session.figures.sources_open = self._book.count(name)

@@ -86,10 +86,6 @@ class LeaseBook:
         """Return how many sources a node works on."""
         return len(self._leased.get(node, ()))
 
-    def paths(self, node: str) -> list[str]:
-        """Return the sources that a node works on."""
-        return list(self._leased.get(node, ()))
-
     def take(self, node: str, most: int, others: Collection[str] = ()) -> list[Leased]:
         """Lease up to so many sources to a node.
 

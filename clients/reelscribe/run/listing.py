@@ -30,8 +30,8 @@ from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError, is_of_one_source, reason_of
-from reelscribe.reporting.forecast import SourceSize, TimeLeft
 from reelscribe.reporting.plan import Choice, Plan
+from reelscribe.reporting.time_left import SourceSize, TimeLeft
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.jobs import Job
 from reelscribe.results.known_files import AskedFile, KnownFile, KnownJob
@@ -262,6 +262,10 @@ class Listing:
             self._taken = sources[-1].number
         return sources
 
+    def has_taken(self, source: ListedSource) -> bool:
+        """Return whether `take` has returned a source."""
+        return source.number <= self._taken
+
     @property
     def is_used_up(self) -> bool:
         """True if all sources have been taken."""
@@ -291,12 +295,13 @@ class Listing:
             self._database.execute(_LEARN, (header.seconds, header.frames_per_second, path_key(path)))
 
     async def read_headers(
-        self, on_duration: Callable[[str, float], None], ledger: Ledger | None = None, processes: int = 1
+        self, on_duration: Callable[[ListedSource, float], None], ledger: Ledger | None = None, processes: int = 1
     ) -> None:
         """Find out the durations and frame rates of sources that nobody has told, in decode processes of their own.
 
         Args:
-            on_duration: Called with the path and the duration of each source whose header states it, in seconds.
+            on_duration: Called with each source whose header states its duration, as it was listed, and the duration in
+                seconds.
             ledger: Where headers are kept for later runs; then only some of many small files are read. None to keep
                 nothing and to read all of them.
             processes: Number of processes.
@@ -318,7 +323,7 @@ class Listing:
                 header = await _read_header(pool, source.path)
                 self.learn_header(source.path, header)
                 if header.seconds is not None:
-                    on_duration(source.path, header.seconds)
+                    on_duration(source, header.seconds)
                 if ledger:
                     await ledger.save_header(source.path, source.stat, header)
                 source = next(chosen, None)
@@ -538,7 +543,7 @@ def _share(job: KnownJob | None, track: PlannedTrack, seconds: float | None) -> 
     if job.total is None and seconds:
         total = seconds
     if job.done and track.retries(job.error_type):
-        return Share(0.0, amount, job.total)
+        return Share(0.0, 0.0 if track.medium.item is None else amount, job.total)
     share = 1.0 if job.done else min(1.0, amount / total) if total else 0.0
     return Share(share, amount, job.total)
 

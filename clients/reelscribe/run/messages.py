@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header, Source
-from reelscribe.reporting.forecast import SourceCost, SourceSize
-from reelscribe.reporting.node_meter import NodeReport
+from reelscribe.reporting.counters import NodeReport
+from reelscribe.reporting.time_left import SourceSize
 from reelscribe.run.tracks.planned import PlannedTrack
 
 # From the driver to a node.
@@ -89,8 +89,6 @@ class Finished(NamedTuple):
 
     source: Source
     error: SourceError | None
-    costs: Sequence[SourceCost | None]
-    """Its cost for each track; None for one that has decoded nothing of it."""
 
 
 class Unseen(NamedTuple):

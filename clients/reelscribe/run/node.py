@@ -23,7 +23,8 @@ from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import Segment, SourceError, Utterance, source_error
 from reelscribe.contract.source import INDEXED_SUFFIXES, Section, Source
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
-from reelscribe.reporting.node_meter import NodeMeter, NodeReport
+from reelscribe.reporting.counters import NodeReport
+from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind, error_of
@@ -175,7 +176,8 @@ class Node:
                 return
             self.meter.expect(path, lease.size)
             annotated = await self._annotator.annotate(path, lease.stat, lease.options)
-            self._send(messages.Finished(annotated.source, annotated.error, self.meter.close(path)))
+            self.meter.close(path)
+            self._send(messages.Finished(annotated.source, annotated.error))
         except Stopped:
             self._send(messages.GivenBack([path]))
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source

@@ -29,8 +29,6 @@ class PlannedTrack:
     """The medium with its options and the description of the model."""
     workers: int
     """Number of its decode processes."""
-    sources_at_once: int
-    """Number of sources on which it works at the same time: one for each process, if it has any."""
     why_workers: str = ""
     """Why it has so many, in words; empty if the user has chosen all processes of the run."""
     needed: Mapping[Kind, PlannedTrack] = field(default_factory=dict)
@@ -72,8 +70,8 @@ class PlannedTrack:
         return self.medium.extras.union(*(track.extras for track in self.needed.values()))
 
     @property
-    def costs_key(self) -> str:
-        """Key in the state of a run for everything that the costs of sources depend on."""
+    def speed_key(self) -> str:
+        """Key in the state of a run for everything that its speed depends on."""
         digest = hashlib.sha256(self.settings_text.encode()).hexdigest()[:16]
         return f"{self.medium.counts}, {digest}, {self.workers} processes"
 

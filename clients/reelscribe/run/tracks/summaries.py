@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +20,6 @@ from reelscribe.contract.clips import ClipDescription
 from reelscribe.contract.descriptions import ChatModelDescription
 from reelscribe.contract.outcomes import Segment, SourceError, SourceSummary
 from reelscribe.errors import AnswerRefused, RequestRefused, ServerError, UsageError
-from reelscribe.reporting.bottleneck import Load
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedSummaryBatch
 from reelscribe.results.jobs import Job
@@ -294,22 +292,16 @@ class SummaryTrack(Track):
             options: Whether to try again what has failed.
         """
         super().__init__(options or SummaryOptions(), client)
-        self._asking_seconds = 0.0
-        """Time in which sources waited for answers, summed over all of them."""
-
-    def _sources_at_once(self, description: Any) -> int:  # noqa: ARG002 - its servers may take unlike numbers
-        """Return the number of sources about which the model is asked at the same time."""
-        assert self._client, "a chat model is asked"
-        return self._client.in_flight.wanted
 
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Wait for the texts of the other tracks, ask for a summary of them, and save it; see `Track.work`."""
         assert siblings, "a summary is made in a run"
-        texts = await siblings.texts(_TEXTS)
+        with self._meter.during("depending"):
+            texts = await siblings.texts(_TEXTS)
         if job.missing:
             saved = await self._batch(assigned.source.path, lines_of(texts))
             await asyncio.gather(self._store.save_opened(job.id, None, 1), self._store.save_batch(job.id, saved))
-            self._meter.made(saved.amount, saved.unsent)
+            self._meter.made(assigned.source.path, saved.amount, saved.unsent)
         return await self._ended(assigned)
 
     async def _batch(self, path: str, lines: Sequence[TextLine]) -> SavedSummaryBatch:
@@ -318,7 +310,6 @@ class SummaryTrack(Track):
         if not lines:
             return SavedSummaryBatch(0, 1)
         self._meter.begun(path)
-        began = time.monotonic()
         try:
             most_bytes = most_bytes_of(self.planned.medium.description)
             return SavedSummaryBatch(0, 1, summary=await self._summarise(lines, most_bytes))
@@ -329,10 +320,6 @@ class SummaryTrack(Track):
         except ServerError:
             self.raise_if_stopping()
             raise
-        finally:
-            self._asking_seconds += time.monotonic() - began
-            self._meter.decoded(path, 1.0)
-            self._meter.ended(path)
 
     async def _summarise(
         self, lines: Sequence[TextLine], most_bytes: int, halvings: int = MOST_HALVINGS
@@ -364,10 +351,6 @@ class SummaryTrack(Track):
         if not (halvings and half >= LEAST_BYTES and _is_too_long(answer)):
             raise answer
         return await self._summarise(part, half, halvings - 1)
-
-    def _load(self) -> Load:
-        """Return how long sources waited for answers; while one does, nothing else limits the track."""
-        return replace(super()._load(), with_file=self._asking_seconds)
 
 
 def _is_too_long(refusal: RequestRefused) -> bool:

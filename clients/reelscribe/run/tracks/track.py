@@ -34,9 +34,8 @@ from reelscribe.contract.source import Header, Section, Source, VideoInfo, conte
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, items_per_request
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, ServerError, SourceChanged
-from reelscribe.reporting.bottleneck import Load, Resources
-from reelscribe.reporting.node_meter import NodeMeter
-from reelscribe.reporting.track_meter import Readings, TrackMeter
+from reelscribe.reporting.counters import Counters, Resources
+from reelscribe.reporting.node_meter import NodeMeter, TrackMeter
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedVideo
@@ -159,7 +158,7 @@ class Track:
                 most, item_bytes = self.options.batch_size(description), self.options.item_bytes(description)
                 self._request_items = items_per_request(self.pool.slot_bytes, item_bytes, most)
                 self._client.expect_requests(self._request_items)
-            self.planned = PlannedTrack(medium, self.pool.workers, self._sources_at_once(description), why)
+            self.planned = PlannedTrack(medium, self.pool.workers, why)
             await self.pool.__aenter__()
             self._until_exit = stack.pop_all()
         return self
@@ -192,10 +191,6 @@ class Track:
         """True if its decode processes can keep thumbnails of the frames that they decode."""
         return self.options.medium.keeps_thumbnails
 
-    def _sources_at_once(self, description: Any) -> int:  # noqa: ARG002 - it matters where no media are read
-        """Return the number of sources on which the track works at the same time."""
-        return self.pool.workers
-
     def count_in(self, meter: NodeMeter) -> None:
         """Connect the track to the meter of its node. Call it once, after entry.
 
@@ -204,7 +199,9 @@ class Track:
         """
         self._cpu_before = time.process_time()
         self._node_meter = meter
-        self._meter: TrackMeter = meter.track(self._resources, self._readings())
+        self._meter: TrackMeter = meter.track(self._resources, self._counters)
+        if self._client:
+            self._client.on_answer = self._count
 
     async def begin(self, store: Store) -> None:
         """Connect the track to the place where results are saved. Call it once, after `count_in`.
@@ -284,14 +281,24 @@ class Track:
         job = await self.job(assigned)
         if job.done and not job.is_settled(retry_failed=self.options.retry_failed):
             await self._store.reopen(job.id)
-            job = await self.job(assigned)
+            job = await self._with_less_saved(assigned, job)
         return job
 
     async def job_anew(self, assigned: Assignment) -> Job:
         """Return the job of a source without any results, because what they were made of is made anew."""
         job = await self.job(assigned)
         await self._store.forget(job.id)
-        return await self.job(assigned)
+        return await self._with_less_saved(assigned, job)
+
+    async def _with_less_saved(self, assigned: Assignment, before: Job) -> Job:
+        """Return a job some results of which were deleted, which earlier runs have made and this one makes again."""
+        job, total = await self.job(assigned), before.total or 0
+        missing = [
+            sum((total if span.stop is None else span.stop) - span.first for span in each.missing)
+            for each in (before, job)
+        ]
+        self._meter.count(redone=(missing[1] - missing[0]) / self.planned.medium.items_per_count)
+        return job
 
     async def work(self, assigned: Assignment, job: Job, siblings: Siblings | None = None) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
@@ -311,12 +318,16 @@ class Track:
             OutputError: The ledger cannot be written.
         """
         options = assigned.planned.options
-        utterances = await siblings.utterances() if siblings and options.needs_transcript else ()
+        utterances: Sequence[Utterance] = ()
+        if siblings and options.needs_transcript:
+            with self._meter.during("depending"):
+                utterances = await siblings.utterances()
         try:
             if job.missing:
                 shots: Sequence[Section] | None = job.opened.shots if isinstance(job.opened, SavedVideo) else None
                 if siblings and options.needs_shots:
-                    shots = await siblings.shots()
+                    with self._meter.during("depending"):
+                        shots = await siblings.shots()
                 await self._take(assigned, job, shots, utterances)
         except SourceChanged:
             self.raise_if_stopping()
@@ -332,6 +343,7 @@ class Track:
         job, failures = await self._store.outcome(assigned.source.sha256, assigned.settings_id)
         if opened := await medium.concluded(job, self._store):
             await self._store.save_opened(job.id, opened, job.total)
+        self._meter.completed(assigned.source.path)
         return replace(job, done=True, error=error or medium.verdict(job, failures))
 
     async def send(self, assigned: Assignment, batch: DecodedBatch) -> asyncio.Task[SavedBatch]:
@@ -419,14 +431,11 @@ class Track:
                     async with aclosing(read) as items:
                         async for item in items:
                             if isinstance(item, DecodedBatch):
-                                share, _ = sender.opened.share_of(item)
-                                self._meter.decoded(path, share)
                                 await sender.send(item)
                             else:
                                 sender.open(item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
-            self._meter.ended(path)
             await sender.finish(died=isinstance(decoding_failed, DecoderDied | DecoderStalled))
             if decoding_failed:
                 raise decoding_failed
@@ -462,14 +471,14 @@ class Track:
 
     async def save(self, path: str, job: Job, opened: Opened, saved: SavedBatch) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
-        await self._store.save_batch(job.id, saved)
+        with self._meter.during("saving"):
+            await self._store.save_batch(job.id, saved)
         share, seconds = opened.share_of(saved)
         self._meter.saved(path, saved.amount, share, seconds, saved.unsent)
 
     def _count_whole(self, path: str, opened: Opened) -> None:
         """Count a source whose results are the facts about it."""
         share, seconds = opened.share(0, None)
-        self._meter.decoded(path, share)
         self._meter.saved(path, seconds, share, seconds)
 
     def _resources(self) -> Resources:
@@ -481,38 +490,31 @@ class Track:
         return Resources(
             self.counts,
             self.pool.workers,
-            self._client.workers,
+            self._client.workers / in_flight.parts,
             in_flight.limit,
             in_flight.wanted,
             in_flight.most,
+            sum(client.in_flight.used for client in self._clients),
             medium.description.items_of_call(self._request_items),
             on_cpu=set(medium.description.devices) == {"cpu"},
             cores=cores,
+            outage=next((outage for client in self._clients if (outage := client.outage)), None),
         )
 
-    def _readings(self) -> Readings:
-        """Return what the meter reads from the track."""
-        readings = Readings(self._load, lambda: self.pool.decoded, substituted=lambda: self.pool.substituted)
-        if not (client := self._client):
-            return readings
-        client.on_answer = self._count
-        return replace(
-            readings,
-            retries=lambda: sum(each.retries for each in self._clients),
-            outage=lambda: next((outage for each in self._clients if (outage := each.outage)), None),
-        )
-
-    def _count(self, answer: endpoint.Answer) -> None:
-        self._meter.answered(answer)
-
-    def _load(self) -> Load:
-        """Return how long the decode processes and the client were busy; the meter adds what requests took."""
-        return Load(
+    def _counters(self) -> Counters:
+        """Return what the decode processes and clients have done, and how long they were busy."""
+        return Counters(
+            decoded=self.pool.decoded,
+            substituted=self.pool.substituted,
+            retries=sum(client.retries for client in self._clients),
             with_file=self.pool.assigned_seconds,
             busy=self.pool.busy_seconds,
             digesting=self.pool.digesting_seconds,
             client_cpu=time.process_time() - self._cpu_before,
         )
+
+    def _count(self, answer: endpoint.Answer) -> None:
+        self._meter.answered(answer)
 
 
 class SourceSender:

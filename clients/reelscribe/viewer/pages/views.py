@@ -390,6 +390,8 @@ class RunView:
     """Number of sources of the whole job."""
     failed: int = 0
     """Number of sources that failed."""
+    share: float = 0.0
+    """Fraction of the work (0 to 1) that is done; long sources are more of it than short ones."""
     speed: str = ""
     """Such as "12.3 times real time"."""
     time_left: str = ""
