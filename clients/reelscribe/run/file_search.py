@@ -31,7 +31,7 @@ from reelscribe.storage.address import (
     looks_like_address,
 )
 from reelscribe.storage.objects import StoredObject
-from reelscribe.storage.search import MAGIC, find_members, find_objects, is_media, leave_out
+from reelscribe.storage.search import MAGIC, find_members, find_objects, leave_out
 from reelscribe.storage.stores import Stores
 
 
@@ -275,7 +275,7 @@ class _Search:
         for name, is_link in sorted(entries):
             path = os.path.join(folder, name)
             if not name.endswith("/"):
-                if is_media(path, self.suffixes):
+                if os.path.splitext(name)[1].lower() in self.suffixes and not name.startswith("."):
                     yield path
                 else:
                     leave_out(path, search.left_out)

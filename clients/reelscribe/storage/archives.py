@@ -41,9 +41,9 @@ CREATE TABLE members (
     path BLOB PRIMARY KEY, name BLOB NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL, modified REAL,
     link BLOB NOT NULL, problem TEXT NOT NULL, content BLOB, number INTEGER NOT NULL, sample BLOB NOT NULL,
     suffix BLOB NOT NULL, is_beside INTEGER NOT NULL
-);
-CREATE INDEX samples ON members (sample, is_beside, number)
+)
 """
+_INDEX = "CREATE INDEX samples ON members (sample, number) WHERE is_beside"
 _ADD = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "name, place, size, modified, link, problem, content"
 _ONE = f"SELECT {_COLUMNS} FROM members WHERE path = ?"  # noqa: S608 - the text is our own
@@ -170,7 +170,8 @@ class _Table:
         with self._lock:
             if self._is_filled:
                 return
-            self._database.executescript(f"DROP TABLE IF EXISTS members; {_CREATE}; BEGIN")
+            # Nobody needs the table after a crash.
+            self._database.executescript(f"PRAGMA journal_mode = OFF; DROP TABLE IF EXISTS members; {_CREATE}; BEGIN")
             try:
                 for number, member in enumerate(read_members(self._store, self.archive)):
                     self._add(number, member)
@@ -180,6 +181,7 @@ class _Table:
                 self.failure = error
             finally:
                 self._database.execute("COMMIT")
+            self._database.execute(_INDEX)
             self._is_filled = True
 
     def find(self, name: str) -> Member | None:
