@@ -48,6 +48,13 @@ def test_libass_finds_out_the_direction_of_karaoke(tmp_path, text, encoding):
     assert pysubs2.load(str(out / "ass/a.mp4.ass")).styles["Default"].encoding == encoding
 
 
+def test_no_tag_divides_a_line_of_subrip(tmp_path):
+    segments = [said("نعم هنا، John."), said("Yes, now.", 3.0)]
+    out = exported(tmp_path, [transcript_record("a.mp4", segments=segments)], "srt", karaoke=True)
+    texts = [event.text for event in pysubs2.load(str(out / "srt/a.mp4.srt"), keep_html_tags=True)]
+    assert texts == ["\u202bنعم هنا، John.\u202c", "<u>Yes,</u> now.", "Yes, <u>now.</u>", "Yes, now."]
+
+
 @pytest.mark.parametrize(
     ("texts", "directions"),
     [

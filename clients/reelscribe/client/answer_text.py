@@ -60,9 +60,13 @@ def answer_text(text: str, status: ClipStatus = "complete") -> str:
         why = f"expected a text of at most {MOST_CHARACTERS} characters, got {len(text)}"
         raise RequestRefused(200, why, permanent=True)
     said = without_thoughts(text, is_whole=status == "complete").strip()
-    if not any(character.isprintable() and not character.isspace() for character in said):
-        raise no_text(status, has_thoughts=bool(text.strip()))
+    if not _is_visible(said):
+        raise no_text(status, has_thoughts=_is_visible(text))
     return said
+
+
+def _is_visible(text: str) -> bool:
+    return any(character.isprintable() and not character.isspace() for character in text)
 
 
 def no_text(status: ClipStatus, *, has_thoughts: bool) -> RequestRefused:

@@ -78,12 +78,12 @@ def cues_of(source: AnnotatedSource, rules: CueRules) -> list[Cue]:
         if text := one_line(segment.text):
             start, end = (player_milliseconds(time, source.start_seconds) for time in (segment.start, segment.end))
             lines = lines_of(pieces_of(f"[{text}]" if beside_speech else text), rules.max_line_chars)
-            cues.append(Cue(start, max(end, start + 1), _unmarked(lines), beside_speech))
+            cues.append(Cue(start, max(end, start + 1), unmarked(lines), beside_speech))
     for speaker, utterances in _by_speaker(said or ()).items():
         for phrase in _spoken_phrases(utterances, source.start_seconds, rules):
             name = [Piece(f"{speaker}:", " ")] if speaker and rules.speaker_names else []
             lines = lines_of([*name, *phrase.pieces], rules.max_line_chars)
-            shown = lines if rules.karaoke else _unmarked(lines)
+            shown = lines if rules.karaoke else unmarked(lines)
             cues.append(Cue(phrase.start, phrase.end, shown, speaker=speaker))
     return _with_directions(sorted(cues, key=lambda cue: cue.start))
 
@@ -177,7 +177,8 @@ def _one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
     return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
 
 
-def _unmarked(lines: Iterable[Sequence[Piece]]) -> list[list[Piece]]:
+def unmarked(lines: Iterable[Sequence[Piece]]) -> list[list[Piece]]:
+    """Return lines of which no word is marked while it is spoken."""
     return [[Piece(line_text(line))] for line in lines]
 
 

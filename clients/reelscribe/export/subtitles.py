@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reelscribe.export.annotations_reader import AnnotatedSource
 from reelscribe.export.cue_rules import CueRules
-from reelscribe.export.cues import Cue, cues_of
+from reelscribe.export.cues import Cue, cues_of, unmarked
 from reelscribe.export.line_breaks import Piece
 
 if TYPE_CHECKING:
@@ -105,8 +105,10 @@ def _webvtt_text(text: str) -> str:
 def _subrip(cues: Sequence[Cue]) -> str:
     """Return the text of a SubRip file, which shows one cue at a time.
 
-    So a new one begins whenever a cue or a word that is marked begins or ends. What is seen comes before speech.
+    So a new one begins whenever a cue or a word that is marked begins or ends. What is seen comes before speech. No
+    word is marked that is read from right to left: libass would show the words before and after it in a wrong order.
     """
+    cues = [cue._replace(lines=unmarked(cue.lines)) if cue.right_to_left else cue for cue in cues]
     if not any(cue.beside_speech or cue.speaker or cue.has_times for cue in cues):
         shown = ((cue.start, cue.end, _subrip_lines(cue, cue.start)) for cue in cues)
     else:
