@@ -59,6 +59,12 @@ def test_a_folder_that_can_be_none_is_named(media, tmp_path, monkeypatch, option
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_folder_that_may_not_be_written_to_is_named(media, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path != tmp_path)
+    result = CliRunner().invoke(app, ["shots", str(media / "old.avi"), "--out", str(tmp_path / "out")])
+    assert (result.exit_code, f"got {tmp_path}, where you may not write" in result.stderr) == (2, True)
+
+
 def test_paths_are_utf_8_in_every_locale(tmp_path):
     ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     # In this locale, Python's own start would fail if the path of the checkout, which is in a .pth file, is not ASCII.
@@ -76,12 +82,16 @@ def test_paths_are_utf_8_in_every_locale(tmp_path):
         (type("ArrayMemoryError", (MemoryError,), {})(), "the memory is used up: end other programs"),  # as of numpy
         (OSError(errno.ENOMEM, "x"), "the memory is used up: end other programs"),
         (OSError(errno.ENOSPC, "x", "/tmp/a"), "/tmp/a: a disk is full: make room"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a"),
+            "/a: expected a file or folder that you may use, got:",
+        ),
         (OSError(errno.EMFILE, "x"), "too many files are open: allow more with `ulimit -n`"),
         (BlockingIOError(errno.EAGAIN, "x"), "no more processes or threads can be started"),
         (RuntimeError("can't start new thread"), "no more processes or threads can be started"),
     ],
 )
-def test_a_machine_that_has_no_more_of_something_is_one_line(tmp_path, monkeypatch, error, line):
+def test_what_a_machine_lacks_or_refuses_is_one_line(tmp_path, monkeypatch, error, line):
     def fail(*_):
         raise error
 

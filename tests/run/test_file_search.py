@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import tarfile
@@ -73,6 +74,15 @@ def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reas
     monkeypatch.chdir(library)
     with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
         check_names(["b.mp4", name], VIDEO_SUFFIXES, Selection(), Stores())
+
+
+def test_a_file_that_may_not_be_looked_at_is_not_called_missing(monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(UsageError, match=r"'closed/a\.mp4': you may not look into its folder"):
+        check_names(["closed/a.mp4"], VIDEO_SUFFIXES, Selection(), Stores())
 
 
 def test_the_order_is_that_of_the_paths_and_links_to_folders_are_not_followed(tmp_path):

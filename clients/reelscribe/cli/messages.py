@@ -51,6 +51,9 @@ def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
             f" archives and serve them, run {install_command('server')}"
         )
         raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
+    except PermissionError as error:
+        text = f"{error.filename or error}: expected a file or folder that you may use, got: {error.strerror or error}"
+        raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
     except (MemoryError, OSError, RuntimeError) as error:
         advice = used_up(error)
         if isinstance(error, (MemoryError, BlockingIOError)):

@@ -110,10 +110,14 @@ def _folder(option: str, name: str) -> Path:
     """Return a path at which a folder is or can be made. Raises UsageError if something else is there or above."""
     path = Path(name)
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
-    if not name or (os.path.lexists(there) and not there.is_dir()):
+    got = "" if name else "an empty name"
+    if os.path.lexists(there) and not there.is_dir():
+        got = f"{there}, which is none"
+    elif not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        got = f"{there}, where you may not write"
+    if got:
         raise UsageError(
-            f"{option}: expected a folder, or a path at which one can be made, got"
-            f" {f'{there}, which is none' if name else 'an empty name'}; choose another path"
+            f"{option}: expected a folder, or a path at which one can be made, got {got}; choose another path"
         )
     return path
 

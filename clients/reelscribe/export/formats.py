@@ -72,7 +72,8 @@ class _SourceFormat(_Format):
                 for suffix, text in zip(self.suffixes, texts, strict=True):
                     if text:
                         with folder.result(f"{name}/{stem}{suffix}") as file:
-                            folder.memory.remember_name(name, source.absolute_path, stem)
+                            if source.absolute_path not in known:
+                                folder.memory.remember_name(name, source.absolute_path, stem)
                             file.write(text.encode(errors="backslashreplace"))
 
         return write
@@ -234,7 +235,8 @@ def _check_needed(
         if not needed:
             return
     if needed:
-        raise _missing(annotations, next(iter(needed)))
+        kind = next(iter(needed))
+        raise _missing(annotations, kind, is_shown=kind == cues.made_from)
 
 
 def _export_each(
@@ -286,7 +288,8 @@ def _write(source: AnnotatedSource, writers: Iterable[WriteSource], folder: Expo
         folder.failures.append(f"{path}: cannot be exported: {reason_of(error, path)}")
 
 
-def _missing(annotations: Path, kind: str) -> UsageError:
+def _missing(annotations: Path, kind: str, *, is_shown: bool) -> UsageError:
+    """Return the error for what no record has; with `is_shown`, cues shall show it."""
     command, option = {
         "captions": ("caption", ""),
         "clips": ("caption", " --clips shots"),
@@ -296,6 +299,6 @@ def _missing(annotations: Path, kind: str) -> UsageError:
     wanted = "transcripts" if kind == "transcript" else kind
     return UsageError(
         f"export: expected records with {wanted}, and {annotations} has none; make them with"
-        f" `reelscribe {command}{option}` or `reelscribe annotate{option}` first, or choose another format, or"
-        " --cues auto, for what is there"
+        f" `reelscribe {command}{option}` or `reelscribe annotate{option}` first, or choose another format"
+        f"{', or --cues auto, for what is there' if is_shown else ''}"
     )

@@ -279,6 +279,10 @@ def output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[No
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # SQLite raises it for a file that is damaged or no database
             advice = "choose another --out"
+        elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+            advice = "expected a folder that you may write to, which SQLite needs also to read"
+        elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            advice = "another command has it open; run the same command again when that has ended"
         elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # JSON or a table that is not ours
             advice = _EDITED
         else:

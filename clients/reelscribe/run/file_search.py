@@ -339,9 +339,13 @@ def _why_nothing(name: str | SourceList) -> str:
         return "expected media files in this folder, found none"
     if glob.has_magic(name):
         return "expected a glob that matches a file, but it matches nothing; check it, and quote it for the shell"
-    if os.path.lexists(name):
-        return "expected media files in this archive, found none"
-    return "no such file or folder; check the path, or whether its disk is mounted"
+    try:
+        os.lstat(name)
+    except PermissionError:
+        return "you may not look into its folder; expected a file or folder that you may read"
+    except (OSError, ValueError):  # ValueError: no file can have this name
+        return "no such file or folder; check the path, or whether its disk is mounted"
+    return "expected media files in this archive, found none"
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
