@@ -12,6 +12,7 @@ from av.bitstream import BitStreamFilterContext
 from PIL import ExifTags, Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize
+from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import OpenVideo
 from reelscribe.viewer.media.preview_maker import make_preview
@@ -224,3 +225,18 @@ def test_palettes_may_be_transparent(tmp_path, suffix):
     palettes[0].save(path, format="PNG" if suffix == "apng" else "GIF", save_all=True, append_images=palettes[1:])
     for _, _, image in read(path, InputSize(128, 96)):
         assert image[48:, ::8, 0].tolist() == [[128] * 6 + [240] * 4 + [128] * 6] * 48
+
+
+@pytest.mark.parametrize("suffix", ["avi", "mov"])
+def test_all_frames_have_the_palette_that_comes_with_the_first_packet(tmp_path, suffix):
+    palette = np.full((256, 4), 255, np.uint8)
+    palette[:, 1:] = np.arange(256)[:, None]
+
+    def frame(picture: FrameArray) -> av.VideoFrame:
+        return av.VideoFrame.from_ndarray((picture, palette), format="pal8")  # type: ignore[arg-type]
+
+    path, levels = tmp_path / f"raw.{suffix}", [20, 60, 100, 140]
+    pictures = (np.full((48, 64), level, np.uint8) for level in levels)
+    write_pictures(path, "rawvideo", pictures, to_frame=frame, pix_fmt="pal8")
+    assert [image[0, 0, 0] for _, _, image in read(path, InputSize(64, 48))] == levels
+    assert [image[0, 0, 0] for _, _, image in read(path, InputSize(64, 48), Sampling(frames=2))] == [20, 140]

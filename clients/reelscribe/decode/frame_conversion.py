@@ -224,18 +224,19 @@ def _own_aspect(frame: av.VideoFrame) -> float:
     """Return the width of a pixel of a frame divided by its height, as the frame states it."""
     # PyAV does not tell it, but a filter of FFmpeg computes with it. Two rows are enough.
     shown = f"w=clip(round(iw*sar)\\,1\\,{_MOST_SHOWN}):h=2:eval=frame:flags=neighbor"
-    return float(_filtered(frame, "crop", "iw:2:0:0", "scale", shown).width / frame.width)
+    return float(_filtered(frame, "crop", "iw:min(2\\,ih):0:0:exact=1", "scale", shown).width / frame.width)
 
 
 def _orientation_of(frame: av.VideoFrame) -> tuple[int, bool]:
     """Return `degrees` and `mirrored` of `Stated` by the display matrix of a frame, as FFmpeg's own player turns it."""
+    side_data: Any  # PyAV annotates it wrongly
     try:
         side_data = frame.side_data
     except ValueError:  # PyAV does not know some kinds of it, such as EXIF
         unknown = range(len(Type), _SIDE_DATA_TYPES)
         deletions = (("sidedata", f"mode=delete:type={number}") for number in unknown)
         side_data = _filtered(frame, *chain.from_iterable(deletions)).side_data
-    matrix: Any = side_data.get(Type.DISPLAYMATRIX)
+    matrix = side_data.get(Type.DISPLAYMATRIX)
     if matrix is None:
         return 0, False
     # x goes to (a, b), and y to (c, d).
@@ -286,7 +287,7 @@ def cropped(frame: av.VideoFrame, margins: Margins | None) -> av.VideoFrame:
     width, height = frame.width - left - right, frame.height - top - bottom
     if min(width, height) < 1:
         return frame
-    return _filtered(frame, "crop", f"{width}:{height}:{left}:{top}")
+    return _filtered(frame, "crop", f"{width}:{height}:{left}:{top}:exact=1")
 
 
 def opaque(frame: av.VideoFrame) -> av.VideoFrame:

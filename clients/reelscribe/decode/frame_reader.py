@@ -92,7 +92,9 @@ class FrameReader:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
         self._seeking = IN_SPARSE_FILES if isinstance(name, SparseFile) else IN_FILES
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
-        self._can_skip = bool(len(packets.pts))
+        # A palette comes with the first packet and is that of all frames.
+        has_palette = packets.first_frame is not None and packets.first_frame.format.has_palette
+        self._can_skip = bool(len(packets.pts)) and not has_palette
         self._can_seek = self._can_skip and len(packets.clock_offsets) == 1
         marks_disposable = packets.info.video_codec in DISPOSABLE_CODECS
         self._gops, self._highest_decoded = packets.gops, highest_decoded(packets.file_order)

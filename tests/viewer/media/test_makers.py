@@ -107,16 +107,17 @@ def test_a_recording_has_no_thumbnails(media):
         pictures(media / "phrases.ogg", 1.0)
 
 
-def test_a_damaged_file_has_what_can_be_decoded(tmp_path):
+@pytest.mark.parametrize(("damaged", "left"), [({1}, [0.5, 2.5]), ({0}, [1.5, 2.5])])
+def test_a_damaged_file_has_what_can_be_decoded(tmp_path, damaged, left):
     path = tmp_path / "damaged.mp4"
     write(path, "libx264", [30 + 5 * k for k in range(40)], options={"g": "10", "bf": "0"})
     content = bytearray(path.read_bytes())
     with av.open(str(path)) as file:
         for packet in file.demux():
-            if packet.size and 1 <= packet.pts * packet.time_base < 2:
+            if packet.size and packet.pts * packet.time_base // 1 in damaged:
                 content[packet.pos : packet.pos + packet.size] = bytes(packet.size)
     path.write_bytes(content)
-    assert [time for time, _ in pictures(path, 0.5, 1.5, 2.5)] == [0.5, 2.5]
+    assert [time for time, _ in pictures(path, 0.5, 1.5, 2.5)] == left
 
 
 def test_a_child_that_dies_is_an_error_with_its_signal(monkeypatch):

@@ -63,10 +63,7 @@ def _make(request: dict[str, Any], send: Send) -> None:
         if times is None:
             start, length = start_and_length(container)
             times = even_times(length, USUAL_COUNT, start)
-        sent, first = set[float](), _frame_at(container, video, None)
-        if first is None:
-            return
-        scale = make_scaler(container, video, stated, first, LONGER_SIDE)
+        scale, sent, first = None, set[float](), _frame_at(container, video, None)
         for time in times:
             frame = _frame_at(container, video, time)
             if frame is None:
@@ -74,6 +71,7 @@ def _make(request: dict[str, Any], send: Send) -> None:
             seconds = round(max(0.0, frame.time or 0.0), 3)
             if seconds not in sent:
                 sent.add(seconds)
+                scale = scale or make_scaler(container, video, stated, first or frame, LONGER_SIDE)
                 send(to_webp(scale(frame)), seconds=seconds)
 
 

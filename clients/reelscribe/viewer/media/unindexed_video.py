@@ -98,7 +98,7 @@ def make_scaler(
         container: The open file.
         video: The stream.
         stated: The dynamic range that it stated before anything was decoded, as a decoder may forget it.
-        first: Its first frame, whose shape the pictures get, and which alone tells how all are turned.
+        first: Its first frame that can be decoded, whose shape pictures get, and which alone tells how all are turned.
         longer_side: Largest side of the pictures, in pixels.
         even: Whether both sides must be even, as encoders want them.
     """
