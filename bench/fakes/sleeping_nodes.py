@@ -39,7 +39,7 @@ _LENGTH = struct.Struct("<I")
 _VIDEO = SavedVideo(VideoInfo(1.0, 640, 360, 0, 1.0, 25, 25.0, 0.0, 1.0, "h264", None), 1.0, None)
 _RESULTS = SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a man rides a horse on the beach", None, -0.5)])
 _TRACK = Counters(seconds=1.0, done=1.0), Resources("frames", DECODE_PROCESSES, 1, 32)
-_REPORT = messages.Report(NodeReport(1.0, [_TRACK], [0.0]))
+_REPORT = messages.Report(NodeReport(1.0, [_TRACK]))
 
 
 class _SleepingOptions(CaptionOptions):

@@ -83,6 +83,19 @@ async def save_state(out: Path, snapshot: Snapshot) -> None:
         await ledger.save_run_state({"state": "interrupted", "pid": 7, "time": 0.0, **asdict(snapshot)})
 
 
+def test_the_ledger_of_an_earlier_version_is_read_without_what_it_kept_for_the_time_left(tmp_path):
+    async def save() -> None:
+        async with Ledger(tmp_path) as ledger:
+            earlier = asdict(ON_NODES)
+            del earlier["done_share"]
+            await ledger.save_run_state({"state": "interrupted", "pid": 7, "time": 0.0, "costs": {"a": {}}, **earlier})
+
+    asyncio.run(save())
+    exit_status, text = status(tmp_path, "--json")
+    assert (exit_status, json.loads(text)["sources"]) == (130, 5)
+    assert not {"costs", "speeds"} & json.loads(text).keys()
+
+
 def test_nodes_of_a_run_over_many_machines_are_told(tmp_path):
     asyncio.run(save_state(tmp_path, ON_NODES))
     exit_status, text = status(tmp_path)

@@ -145,5 +145,6 @@ def _without_time_left(plan: str) -> str:
 
 
 def _without_times(summary: str) -> str:
-    """A summary without what depends on the clock: speeds, and how many short sources share a request."""
+    """A summary without what depends on the clock: speeds, limits, and how many short sources share a request."""
+    summary = re.sub(r"; [^;]* (is|are) the limit[^;]*", "", summary)
     return re.sub(r"[\d.,]+ (a second|s of time|ms of time|times real time|requests?)", "", summary)

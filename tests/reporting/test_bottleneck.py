@@ -29,7 +29,7 @@ ANSWERLESS = Counters(seconds=100.0, in_flight=3200.0)
 
 
 def limit(spent: Counters, has: Resources = FRAMES, *, before: Counters = BEFORE, more_to_come: bool = False) -> str:
-    return find_bottleneck(before, before + spent, has, more_to_come=more_to_come)
+    return find_bottleneck(before, Counters.total([before, spent]), has, more_to_come=more_to_come)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_limit_is_that_of_the_last_half_minute_and_of_none_in_which_there_wa
     for second in range(1, 301):
         outage = Outage("gone", 1.0, 2.0) if 250 <= second < 290 else None
         sums = Counters(seconds=float(second), with_file=float(min(second, 200)))
-        node.keep(NodeReport(0.0, [(sums, FRAMES)], [0.0], outage=outage))
+        node.keep(NodeReport(0.0, [(sums, replace(FRAMES, outage=outage))]))
         if second == 240:
             assert sums.since(node.window[0][0]) == Counters(seconds=30.0, with_file=0.0)
     assert sums.since(node.window[0][0]).seconds == 11.0

@@ -12,11 +12,20 @@ from reelscribe.reporting.meter import Meter, NodeFigures
 from reelscribe.reporting.time_left import SourceSize
 
 SUMS = Counters(
-    seconds=60.0, done=1200, unsent=100, requests=40, retries=2, with_file=120, busy=60, compute=216, in_flight=250
+    seconds=60.0,
+    done=1200,
+    unsent=100,
+    requests=40,
+    retries=2,
+    with_file=120,
+    busy=60,
+    compute=216,
+    in_flight=250,
+    replaced=2,
 )
 HAS = Resources("frames", decode_workers=2, server_workers=4, requests_in_flight=32, cores=8)
 SOUND = Counters(seconds=60.0, done=5400.4), replace(HAS, counts="seconds of audio")
-REPORT = NodeReport(150.0, [(SUMS, HAS), SOUND], [0.0, 0.0], replaced_processes=2)
+REPORT = NodeReport(150.0, [(SUMS, HAS), SOUND])
 
 
 def figures(name: str, report: NodeReport = REPORT) -> NodeFigures:
@@ -62,7 +71,7 @@ def test_what_a_lost_node_has_done_stays_counted_and_is_not_counted_twice():
     meter.ended(node)
     meter.ended(node)
     assert (meter.snapshot().tracks[0].done, meter.replaced_processes) == (1200, 2)
-    node.keep(REPORT._replace(replaced_processes=1))  # it was started again
+    node.keep(REPORT._replace(tracks=[(replace(SUMS, replaced=1), HAS), SOUND]))  # it was started again
     now = meter.snapshot()
     assert (now.tracks[0].done, now.tracks[0].requests, meter.replaced_processes) == (2400, 80, 3)
     assert (now.nodes[0].sources_done, now.nodes[0].sources_open) == (3, 0)
@@ -86,7 +95,7 @@ def test_the_bottleneck_is_that_of_the_sums_and_each_node_has_its_own():
 
 def test_an_outage_of_one_node_is_told_until_it_ends():
     outage = Outage("refused", since=1.0, until=2.0)
-    waiting = figures("b", REPORT._replace(outage=outage))
+    waiting = figures("b", REPORT._replace(tracks=[(SUMS, replace(HAS, outage=outage)), SOUND]))
     meter = meter_of(figures("a"), waiting)
     assert meter.snapshot().outage == outage
     meter.ended(waiting)
@@ -110,7 +119,7 @@ def test_the_time_left_follows_from_what_all_nodes_have_done_and_what_a_lost_one
     clock = iter([0.0, 10.0, 10.0])
     monkeypatch.setattr("reelscribe.reporting.meter.time.monotonic", lambda: next(clock))
     size, worked = SourceSize("video", 10**6, 99.0), replace(SUMS, worked=50.0)
-    one, other = (figures(name, REPORT._replace(tracks=[(worked, HAS)], open_seconds=[50.0])) for name in "ab")
+    one, other = (figures(name, REPORT._replace(tracks=[(worked, replace(HAS, open_seconds=50.0))])) for name in "ab")
     meter = Meter()
     meter.add_track("frames")
     meter.nodes.update(a=one, b=other)

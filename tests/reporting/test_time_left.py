@@ -5,6 +5,7 @@ import pytest
 from reelscribe.client.balancer import Outage
 from reelscribe.client.endpoint import Answer
 from reelscribe.contract.outcomes import SourceError
+from reelscribe.reporting.counters import Counters
 from reelscribe.reporting.formatting import describe_time_left
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.time_left import SourceSize
@@ -63,7 +64,7 @@ def test_less_is_never_left_than_a_request_takes(run):
     run.track.opened("a", 0.0)
     run.clock.now = 100.0
     for _ in range(8):  # at once
-        run.track.answered(Answer([], "", 0.0, 10.0, 50.0))
+        run.track.answered(Answer([], "", 1.0, 900.0, 59.0))
     run.track.saved("a", 99, 0.99, 99.0)
     assert run.now.eta_seconds == pytest.approx(60.0)
 
@@ -80,7 +81,7 @@ def test_the_rest_of_a_recording_takes_one_process_and_that_of_a_video_all(monke
             run.track.saved(path, 99, 1.0, 99.0)
             run.finish(path)
         run.clock.now = 10.0  # three processes have read 100 s each
-        run.counters = run.counters + type(run.counters)(busy=30.0, with_file=30.0)
+        run.counters = Counters(busy=30.0, with_file=30.0)
         left.append(run.now.eta_seconds)
     assert left == [pytest.approx(1000 / 30), pytest.approx(1000 / 10)]
 

@@ -6,7 +6,7 @@ Shares, speeds and bottlenecks follow from the sums at two moments, and those of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Self
 
 from reelscribe._cores import usable_cores
@@ -60,12 +60,15 @@ class Counters:
     """Time in which results waited until they were on the disk."""
     depending: float = 0.0
     """Time in which sources waited for what other tracks make of them."""
+    replaced: float = 0.0
+    """Number of decode processes that died, or were killed because they hung."""
     client_cpu: float = 0.0
     """CPU time of the client's own process, which is one thread for the most part."""
 
-    def __add__(self, other: Counters) -> Self:
-        """Return the sums of both."""
-        return type(self)(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+    @classmethod
+    def total(cls, parts: Sequence[Counters]) -> Self:
+        """Return the sums of all parts."""
+        return cls(*(sum(getattr(part, name) for part in parts) for name in _NAMES))
 
     def since(self, earlier: Counters) -> Self:
         """Return what was added after an earlier moment."""
@@ -113,6 +116,10 @@ class Resources:
     """Number of leased sources that no decode process has begun."""
     sources_depending: int = 0
     """Number of leased sources that wait for what other tracks make of them."""
+    open_seconds: float = 0.0
+    """Work that is done of sources that are not finished, counted like `worked`."""
+    longest_seconds: float = 0.0
+    """The most work that is left of a source that no second process can help with."""
     is_fetching: bool = False
     """True if sources are being fetched from stores."""
     queued: int | None = None
@@ -122,26 +129,24 @@ class Resources:
     nodes: int = 1
     """Number of nodes to which this belongs."""
 
-    def __add__(self, other: Resources) -> Self:
+    def __add__(self, other: Resources) -> Resources:
         """Return what the track has on both nodes."""
-        return type(self)(
-            self.counts,
-            self.decode_workers + other.decode_workers,
-            self.server_workers + other.server_workers,
-            self.requests_in_flight + other.requests_in_flight,
-            self.requests_wanted + other.requests_wanted,
-            self.most_requests + other.most_requests,
-            self.requests_now + other.requests_now,
-            max(self.full_call, other.full_call),
-            self.on_cpu and other.on_cpu,
-            self.cores + other.cores,
-            self.sources_waiting + other.sources_waiting,
-            self.sources_depending + other.sources_depending,
-            self.is_fetching or other.is_fetching,
-            max(self.queued or 0, other.queued or 0) or self.queued,
-            self.outage and other.outage,
-            self.nodes + other.nodes,
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
+            longest_seconds=max(self.longest_seconds, other.longest_seconds),
+            full_call=max(self.full_call, other.full_call),
+            on_cpu=self.on_cpu and other.on_cpu,
+            is_fetching=self.is_fetching or other.is_fetching,
+            queued=other.queued if self.queued is None else self.queued,
+            outage=self.outage and other.outage,
         )
+
+
+_SUMMED = (
+    *("decode_workers", "server_workers", "requests_in_flight", "requests_wanted", "most_requests", "requests_now"),
+    *("cores", "sources_waiting", "sources_depending", "open_seconds", "nodes"),
+)
 
 
 class NodeReport(NamedTuple):
@@ -151,11 +156,8 @@ class NodeReport(NamedTuple):
     """Seconds of video or audio that it has annotated."""
     tracks: Sequence[tuple[Counters, Resources]]
     """The sums of each track, and what it has now."""
-    open_seconds: Sequence[float]
-    """For each track, the work that is done of sources that are not finished."""
-    longest_seconds: Sequence[float] = ()
-    """For each track, the largest amount of work that is left of a source that no second process can help with."""
-    outage: Outage | None = None
-    """The outage of a server because of which it waits; None if it does not wait."""
-    replaced_processes: int = 0
-    """Number of decode processes that died, or were killed because they hung."""
+
+    @property
+    def outage(self) -> Outage | None:
+        """The outage of a server because of which it waits; None if it does not wait."""
+        return next((has.outage for _, has in self.tracks if has.outage), None)

@@ -15,7 +15,7 @@ from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.bottleneck import IDLE, STARTING, WINDOW_SECONDS, find_bottleneck
-from reelscribe.reporting.counters import Counters, NodeReport
+from reelscribe.reporting.counters import Counters, NodeReport, Resources
 from reelscribe.reporting.time_left import Moments, SourceSize, TimeLeft, Work, time_left
 from reelscribe.reporting.units import UNITS, Counts
 
@@ -274,6 +274,8 @@ class Meter:
         self._listed = Work()
         """All sources, whose durations tell those of others."""
         self._tracks: list[_Track] = []
+        self._totals: list[Counters] = []
+        """The sums of each track over all nodes, those included that have ended."""
         self._ended: NodeReport | None = None
         """The sum of what nodes had reported before they ended."""
 
@@ -285,6 +287,7 @@ class Meter:
             speed_before: Its speed in an earlier run, as `speeds` returned it; None if it is not known.
         """
         self._tracks.append(_Track(counts, speed_before))
+        self._totals.append(Counters())
 
     def expect(self, size: SourceSize, shares: Sequence[float], amounts: Sequence[float] = ()) -> None:
         """Count a source as one of the run.
@@ -344,14 +347,17 @@ class Meter:
         """Keep what a node has done before it is started again, or for good."""
         self._read_reports()
         if node.report:
-            self._ended = _added([node.report, *([self._ended] if self._ended else [])])
+            both = [node.report, *([self._ended] if self._ended else [])]
+            tracks = [_added(each) for each in zip(*(each.tracks for each in both), strict=True)]
+            self._ended = NodeReport(sum(each.media_seconds for each in both), tracks)
         node.report, node.read_report, node.sources_open = None, None, 0
         node.window.clear()
 
     @property
     def replaced_processes(self) -> int:
         """Number of decode processes that died, or were killed because they hung."""
-        return sum(report.replaced_processes for report in self._reports)
+        self._read_reports()
+        return int(sum(total.replaced for total in self._totals))
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
@@ -360,7 +366,7 @@ class Meter:
         self._in_service += 0.0 if live and all(report.outage for report in live) else now - self._last
         self._last, seconds = now, max(now - self._began, 1e-9)
         for number, track in enumerate(self._tracks):
-            track.moments.add(self._in_service, self._sums(number).worked)
+            track.moments.add(self._in_service, self._totals[number].worked)
         everything = sum(track.all.seconds(self._listed) for track in self._tracks)
         seconds_left = sum(self._seconds_left(number) for number in range(len(self._tracks)))
         left = self.time_left()
@@ -422,6 +428,10 @@ class Meter:
         for node in self.nodes.values():
             if node.read_report:
                 node.keep(node.read_report())
+        reports = [report for report in self._reports if report.tracks]
+        self._totals = [
+            Counters.total([report.tracks[number][0] for report in reports]) for number in range(len(self._tracks))
+        ]
 
     def _add(self, size: SourceSize, shares: Sequence[float], sign: float) -> None:
         self._listed.add(size, sign)
@@ -432,35 +442,32 @@ class Meter:
 
     def _seconds_done(self, number: int) -> float:
         """Return the seconds of media that this run has done for a track, those of open sources included."""
-        opened = sum(report.open_seconds[number] for report in self._live if report.open_seconds)
+        opened = sum(report.tracks[number][1].open_seconds for report in self._live if report.tracks)
         return self._tracks[number].finished.seconds(self._listed) + opened
 
     def _seconds_left(self, number: int) -> float:
         # Sums of shares that are taken away again leave something that is no media.
         return max(0.0, round(self._tracks[number].to_do.seconds(self._listed) - self._seconds_done(number), 3))
 
-    def _sums(self, number: int) -> Counters:
-        return _sum([report.tracks[number][0] for report in self._reports if report.tracks])
-
     def _time_left(self, number: int) -> TimeLeft | None:
-        track, sums = self._tracks[number], self._sums(number)
+        track, sums = self._tracks[number], self._totals[number]
         left, done = self._seconds_left(number), self._seconds_done(number)
         if not left and not self.all_listed:
             return None
         # As much of what is left will turn out to be damaged, a copy, or without the stream, as of what is done.
         likely = left * sums.worked / done if sums.worked and done else left
-        longest = max((report.longest_seconds[number] for report in self._live if report.longest_seconds), default=0.0)
+        longest = max((report.tracks[number][1].longest_seconds for report in self._live if report.tracks), default=0.0)
         least = max(
-            sums.request_seconds / max(1.0, sums.requests), longest * sums.busy / sums.worked if sums.worked else 0.0
+            (sums.network + sums.compute) / max(1.0, sums.requests),
+            longest * sums.busy / sums.worked if sums.worked else 0.0,
         )
         return time_left(likely, track.moments, self._done - self._before, least, track.speed_before)
 
     def _track_snapshot(self, number: int) -> TrackSnapshot:
         """Return the sums of a track over all nodes, and the shares and the bottleneck of those that are in use."""
-        track, total = self._tracks[number], _sum([report.tracks[number][0] for report in self._reports])
-        live = [node for node in self.nodes.values() if node.report]
-        now, has = _added(self._live or self._reports).tracks[number]
-        before = _sum([node.window[0][number] for node in live])
+        track, total = self._tracks[number], self._totals[number]
+        now, has = _added([report.tracks[number] for report in self._live or self._reports])
+        before = Counters.total([node.window[0][number] for node in self.nodes.values() if node.report])
         left = self._time_left(number)
         processes = now.seconds / has.nodes * max(1, has.decode_workers)
         workers = now.seconds / has.nodes * max(1, has.server_workers)
@@ -495,18 +502,5 @@ def _rank(track: TrackSnapshot) -> tuple[bool, float]:
     return track.bottleneck not in IDLE, inf if track.eta_seconds is None else track.eta_seconds
 
 
-def _sum(counters: Sequence[Counters]) -> Counters:
-    return reduce(add, counters, Counters())
-
-
-def _added(reports: Sequence[NodeReport]) -> NodeReport:
-    """Return the sum of what nodes have done and have; nothing is open of what has ended."""
-    return NodeReport(
-        sum(report.media_seconds for report in reports),
-        [
-            (_sum([sums for sums, _ in each]), reduce(add, (has for _, has in each)))
-            for each in zip(*(report.tracks for report in reports), strict=True)
-        ],
-        (),
-        replaced_processes=sum(report.replaced_processes for report in reports),
-    )
+def _added(parts: Sequence[tuple[Counters, Resources]]) -> tuple[Counters, Resources]:
+    return Counters.total([sums for sums, _ in parts]), reduce(add, (has for _, has in parts))

@@ -144,26 +144,26 @@ class TrackMeter:
         source = self.open.pop(path, None)
         return source.seconds if source else None
 
-    def open_seconds(self) -> tuple[float, float]:
-        """Return the work that is done of open sources, and the most that is left of one that one process reads."""
-        done, longest = 0.0, 0.0
-        read_in_portions = UNITS[self._resources().counts].pictures  # by several processes, if they are long
-        for path, source in self.open.items():
-            work = self._work_of(path)
-            done += source.now * work
-            if path in self._begun and not read_in_portions:
-                longest = max(longest, (1 - source.before - source.now) * work)
-        return done, longest
-
     def report(self) -> tuple[Counters, Resources]:
         """Return the sums now, and what the track has now. What lasts is added up here, so this is called often."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        waiting, depending = len(self._waiting), self._lasting["depending"]
-        has = replace(self._resources(), sources_waiting=waiting, sources_depending=depending, queued=self._queued)
+        left = {path: (1 - one.before - one.now) * self._work_of(path) for path, one in self.open.items()}
+        has = self._resources()
+        reads_in_portions = UNITS[has.counts].pictures  # long ones, by several processes
+        has = replace(
+            has,
+            sources_waiting=len(self._waiting),
+            sources_depending=self._lasting["depending"],
+            open_seconds=sum(one.now * self._work_of(path) for path, one in self.open.items()),
+            longest_seconds=0.0
+            if reads_in_portions
+            else max((left.get(path, 0.0) for path in self._begun), default=0.0),
+            queued=self._queued,
+        )
         self.count(in_flight=passed * has.requests_now, seconds=passed)
         self.count(**{name: passed for name, blocks in self._lasting.items() if blocks})
-        return Counters(**self._sums) + self._read(), has
+        return Counters.total([Counters(**self._sums), self._read()]), has
 
 
 class NodeMeter:
@@ -227,23 +227,10 @@ class NodeMeter:
         if seconds := [each for each in closed if each is not None]:
             self._media_seconds += fmean(seconds)
 
-    def report(self, replaced_processes: int = 0) -> NodeReport:
-        """Return the figures of the node now.
-
-        Args:
-            replaced_processes: Number of decode processes that died, or were killed because they hung.
-        """
+    def report(self) -> NodeReport:
+        """Return the figures of the node now."""
         media_seconds = self._media_seconds
         for path in self._sizes:
             seconds = [track.open[path].seconds for track in self.tracks if track.is_open(path)]
             media_seconds += fmean(each or 0.0 for each in seconds) if seconds else 0.0
-        tracks = [track.report() for track in self.tracks]
-        opened = [track.open_seconds() for track in self.tracks]
-        return NodeReport(
-            media_seconds,
-            tracks,
-            [done for done, _ in opened],
-            [longest for _, longest in opened],
-            next((has.outage for _, has in tracks if has.outage), None),
-            replaced_processes,
-        )
+        return NodeReport(media_seconds, [track.report() for track in self.tracks])

@@ -67,14 +67,19 @@ class Work:
 
     def __init__(self) -> None:
         """Begin without sources."""
-        self._sums = {kind: np.zeros(4) for kind in USUAL_SECONDS_PER_BYTE}
+        self._sums = {kind: [0.0] * 4 for kind in USUAL_SECONDS_PER_BYTE}
         """For each kind, the number of sources, the seconds and the bytes of those whose duration is known, and the
         bytes of the others."""
 
     def add(self, size: SourceSize, share: float = 1.0) -> None:
         """Add a source, or a fraction of one, which is negative for what is taken away."""
-        known = (0.0, 0.0, size.bytes) if size.seconds is None else (size.seconds, size.bytes, 0.0)
-        self._sums[size.kind] += share * np.array([1.0, *known])
+        sums = self._sums[size.kind]
+        sums[0] += share
+        if size.seconds is None:
+            sums[3] += share * size.bytes
+        else:
+            sums[1] += share * size.seconds
+            sums[2] += share * size.bytes
 
     def seconds(self, known: Work) -> float:
         """Return the seconds of media in it, with SOURCE_SECONDS for each source.
@@ -87,7 +92,7 @@ class Work:
             _, known_seconds, known_bytes, _ = known._sums[kind]
             per_byte = known_seconds / known_bytes if known_bytes > 0 else USUAL_SECONDS_PER_BYTE[kind]
             total += SOURCE_SECONDS * sources + seconds + unknown_bytes * per_byte
-        return max(0.0, float(total))  # what remains of sums of shares may be a little below 0
+        return max(0.0, total)  # what remains of sums of shares may be a little below 0
 
 
 class Moments:

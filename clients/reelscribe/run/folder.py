@@ -17,7 +17,7 @@ from typing import Any, Self
 from reelscribe._files import FolderLock
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.export.bucket_copy import BucketCopy, work_folder
-from reelscribe.reporting.meter import Meter
+from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.annotations import check_folder, write_results
 from reelscribe.results.ledger import Ledger
@@ -104,8 +104,7 @@ class RunFolder:
         with suppress(TimeoutError):
             await asyncio.wait_for(has_tracks.wait(), SNAPSHOT_SECONDS)
         while True:
-            self._progress.show(self._meter.snapshot())
-            await self._save_state()
+            await self._show_and_save()
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
     async def complete(self, work: Awaitable[None]) -> bool:
@@ -136,9 +135,8 @@ class RunFolder:
                 if isinstance(error, ReelscribeError):
                     await self._write_results()
             raise
-        self._progress.show(self._meter.snapshot())
         self._state = state
-        await self._save_state()
+        await self._show_and_save()
         return state == "interrupted"
 
     async def _write_results(self) -> None:
@@ -147,9 +145,15 @@ class RunFolder:
         run = self._meter.snapshot()
         self._meter.others, self._meter.others_failed = records - run.sources_done, failed - run.sources_failed
 
-    async def _save_state(self) -> None:
+    async def _show_and_save(self) -> None:
+        snapshot = self._meter.snapshot()
+        self._progress.show(snapshot)
+        await self._save_state(snapshot)
+
+    async def _save_state(self, snapshot: Snapshot | None = None) -> None:
         now = {"state": self._state, "pid": os.getpid(), "time": time.time(), "command": _command()}
-        await self.ledger.save_run_state({**now, **self._learned(), **asdict(self._meter.snapshot())})
+        figures = asdict(snapshot or self._meter.snapshot())
+        await self.ledger.save_run_state({**now, **self._learned(), **figures})
 
 
 def _command() -> str:

@@ -166,7 +166,7 @@ class Node:
 
     def report(self) -> NodeReport:
         """Return the figures of the node now."""
-        return self.meter.report(sum(track.pool.failures for track in self._tracks))
+        return self.meter.report()
 
     async def _annotate(self, lease: messages.Lease) -> None:
         path = lease.path

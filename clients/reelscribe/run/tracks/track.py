@@ -510,6 +510,7 @@ class Track:
             with_file=self.pool.assigned_seconds,
             busy=self.pool.busy_seconds,
             digesting=self.pool.digesting_seconds,
+            replaced=self.pool.failures,
             client_cpu=time.process_time() - self._cpu_before,
         )
 
