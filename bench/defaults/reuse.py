@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from captions.captioner import Captioner, CaptionSettings
 from lib.command import command_parser, run_command
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode_pool import reuse
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
+from reelscribe.decode_pool import reuse
 from servers.torchserve import CAPTIONER, ROOT
 from synthetic.scenes import draw, random_scene
 
