@@ -152,12 +152,14 @@ class Continuation:
         if self._is_transport_stream and (position := packet.pos) is not None:
             if position > self._position + _SHORT_BYTES:
                 self._search(position)
-            self._position = max(self._position, position + int(_OVERHEAD * packet.size))
+            if (behind := position + int(_OVERHEAD * packet.size)) > self._position:
+                self._position = behind
         if pts is None or self.successor is not None:
             return
         if index == self._index:
             self._start = pts if self._start is None else self._start
-            self._end = max(self._end, pts + (packet.duration or 0))
+            if (end := pts + (packet.duration or 0)) > self._end:
+                self._end = end
             if self._began:
                 self._began = dict.fromkeys(self._began)
         elif tick := self._others.get(index):
