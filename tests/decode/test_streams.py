@@ -134,6 +134,19 @@ def test_what_cannot_be_followed_is_incomplete(tmp_path, options, why, back):
     assert re.match(why, audio.read(path).why_incomplete)
 
 
+@pytest.mark.parametrize(("options", "frames"), [({}, 39), ({"mpegts_service_id": "7"}, 20)])
+def test_where_the_chosen_stream_is_the_later_one_what_was_before_is_not_lost_silently(tmp_path, options, frames):
+    empty = Sound(900, seconds=0)  # FFmpeg searches for it, and so sees both halves before they are read
+    first = write(tmp_path / "1.ts", Pictures(64), Sound(300, UNMARKED, 64_000), empty)
+    second = write(tmp_path / "2.ts", Pictures(96), Sound(500), empty, mpegts_start_pid="512", **options)
+    path = odd_media.join(tmp_path / "both.ts", first, second)
+    why = "cut short: what is before 0.1 s is in another stream, number [01] of the file, which is not read"
+    with Video(VideoTask(str(path), InputSize(64, 48))) as video:
+        assert video.info.frames == frames
+        assert bool(re.match(why, video.why_incomplete or "")) == (frames == 20)
+    assert re.match(why, audio.read(path).why_incomplete)
+
+
 def test_padding_is_no_other_stream(tmp_path):
     path = odd_media.write(tmp_path / "padded.ts", "mpeg2video", range(50), audio="mp2")
     path.write_bytes(path.read_bytes() + (b"\x47\x1f\xff\x10" + b"\xff" * 184) * (path.stat().st_size // 188))

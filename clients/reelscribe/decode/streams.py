@@ -117,7 +117,7 @@ def _best_audio(
 
 
 class Continuation:
-    """Finds out whether what a stream shows or plays goes on elsewhere in the file, where the stream itself ends.
+    """Finds out whether what a stream shows or plays goes on, or began, in others, where the stream itself does not.
 
     In recordings, for example, the identifiers of streams change where programmes or advertisements begin.
 
@@ -140,6 +140,7 @@ class Continuation:
         self._start: int | None = None  # of the first packet, in ticks, as the next one
         self._end = 0
         self._began: dict[int, float | None] = {}  # times at which other streams began, since the last packet
+        self._ended: dict[int, tuple[float, float]] = {}  # from when to when others lasted before the first packet
         self._position = 0  # in the file, behind all packets so far
         self._unlisted: tuple[int, float] | None = None
 
@@ -151,28 +152,44 @@ class Continuation:
         if self._is_transport_stream and (position := packet.pos) is not None:
             if position > self._position + _SHORT_BYTES:
                 self._search(position)
-            self._position = max(self._position, position + int(_OVERHEAD * packet.size))
+            if (behind := position + int(_OVERHEAD * packet.size)) > self._position:
+                self._position = behind
         if pts is None or self.successor is not None:
             return
         if index == self._index:
             self._start = pts if self._start is None else self._start
-            self._end = max(self._end, pts + (packet.duration or 0))
+            if (end := pts + (packet.duration or 0)) > self._end:
+                self._end = end
             if self._began:
                 self._began = dict.fromkeys(self._began)
         elif tick := self._others.get(index):
-            seconds, end = pts * tick, self._end * self._tick
-            # Streams of a recording may have different clocks.
-            follows = self._start is not None and (self._is_recording or seconds > end - MISSING_SECONDS)
-            began = self._began.setdefault(index, seconds if follows else None)
-            if began is not None and seconds - began > MISSING_SECONDS:
-                self.successor = index
+            self._add_other(index, pts * tick)
+
+    def _add_other(self, index: int, seconds: float) -> None:
+        first, last = self._ended.get(index, (seconds, seconds))
+        if self._start is None:
+            self._ended[index] = first, max(last, seconds)
+        elif seconds > last + MISSING_SECONDS:
+            self._ended.pop(index, None)  # it goes on beside this one
+        # Streams of a recording may have different clocks.
+        follows = self._is_recording or seconds > self._end * self._tick - MISSING_SECONDS
+        began = self._began.setdefault(index, seconds if follows and self._start is not None else None)
+        if began is not None and seconds - began > MISSING_SECONDS:
+            self.successor = index
+
+    @property
+    def _predecessor(self) -> int | None:
+        """Number of the stream in which it began; None if there is none."""
+        long = (index for index, (first, last) in self._ended.items() if last - first > MISSING_SECONDS)
+        return next(long, None)
 
     @property
     def can_be_followed(self) -> bool:
-        """True if the file may be opened with `FOLLOW` to read on in the successor."""
-        if self.successor is None or not self._is_transport_stream or is_followed(self._container):
+        """True if the file may be opened with `FOLLOW` to read the other stream as part of this one."""
+        index = self._predecessor if self.successor is None else self.successor
+        if index is None or not self._is_transport_stream or is_followed(self._container):
             return False
-        other = self._container.streams[self.successor].codec_context
+        other = self._container.streams[index].codec_context
         return self._stream.type == "audio" or bool(other and other.name == self._stream.codec_context.name)
 
     @property
@@ -182,6 +199,11 @@ class Continuation:
             return (
                 f"cut short: after {self._end * self._tick:.1f} s it goes on in another stream, number {self.successor}"
                 " of the file, which is not read; split the file there"
+            )
+        if (index := self._predecessor) is not None and self._start is not None:
+            return (
+                f"cut short: what is before {self._start * self._tick:.1f} s is in another stream, number {index} of"
+                " the file, which is not read; split the file there"
             )
         if self._is_transport_stream:
             self._search(self._container.size)
