@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
+from reelscribe.contract.fields import check_types, read_list
 from reelscribe.errors import MediaError
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
@@ -119,6 +120,16 @@ class Header:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A stretch of a video without frames, because a part of the file cannot be read."""
+
+    start: float
+    """Time at which the last frame before it disappears, in seconds."""
+    end: float
+    """Presentation time of the first frame after it, in seconds."""
+
+
+@dataclass(frozen=True)
 class VideoInfo:
     """Description of a video stream, from the header of its file and from its packets."""
 
@@ -149,6 +160,28 @@ class VideoInfo:
     pictures: they refer to frames that it does not have. No other number or time counts them."""
     dynamic_range: DynamicRange = "sdr"
     """Dynamic range of the stored frames. Frames of a high one are mapped to the colours of a standard one."""
+    gaps: tuple[Gap, ...] = ()
+    """Where frames are missing between others, in the order of time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, without gaps if there are none."""
+        value = asdict(self)
+        if not self.gaps:
+            del value["gaps"]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Raises:
+            TypeError: A field is missing, unknown, or of another type.
+        """
+        gaps = tuple(Gap(**gap) for gap in read_list("gaps", value.get("gaps", ())))
+        info = cls(**{**value, "gaps": gaps})
+        for each in (info, *gaps):
+            check_types(each)
+        return info
 
     @property
     def shown_size(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import av
 import numpy as np
@@ -18,20 +18,19 @@ import soxr
 from av.audio.stream import AudioStream
 from av.filter import Graph
 from av.format import Flags
-from av.stream import Discard, Disposition, Stream
+from av.stream import Discard, Disposition
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import to_int16
 from reelscribe.decode.container import (
     MISSING_SECONDS,
-    Timeline,
-    demux,
     has_format_flag,
     missing_bytes,
     missing_seconds,
     read_error_reason,
     stated_end,
 )
+from reelscribe.decode.packets import Timeline, belongs_to, demux, encrypted_share, encryption_reason, is_encrypted
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -100,14 +99,17 @@ class AudioReader:
         if codec is None:
             raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
-        if problem := _header_problem(layout.nb_channels, codec.sample_rate):
+        self._packets = self._undecodable_packets = self._encrypted_packets = 0
+        problem = _header_problem(layout.nb_channels, codec.sample_rate)
+        if (share := self._encrypted_share(is_odd=bool(problem))) == 1:
+            raise MediaError(encryption_reason(self.stream, share))
+        if problem:
             raise MediaError(problem)
         if " channels" in layout.name:
             # PyAV frees a custom channel order twice, which crashes the process. A layout without an order is safe.
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
         self._bit_rate = codec.bit_rate or 0
-        self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
@@ -123,6 +125,9 @@ class AudioReader:
         """Decode all frames that can be decoded, in order; call this once. At its end, set `why_incomplete`."""
         for packet in self._demux():
             self._packets += 1
+            if is_encrypted(packet):
+                self._encrypted_packets += 1
+                continue
             try:
                 frames = packet.decode()
             except av.FFmpegError:
@@ -144,7 +149,7 @@ class AudioReader:
     def _demux(self) -> Iterator[av.Packet[AudioStream]]:
         try:
             for packet in demux(self._container, self._heartbeat, self.timeline):
-                if _belongs_to(packet, self.stream):
+                if belongs_to(packet, self.stream):
                     self._bytes += packet.size
                     yield packet
         except (av.FFmpegError, UnicodeError) as error:
@@ -159,6 +164,9 @@ class AudioReader:
 
     def _find_damage(self) -> str | None:
         """Compare what was read with what the header states."""
+        damage = self.timeline.why_damaged(self.timeline.gaps(self.stream))
+        if share := self._encrypted_share(is_odd=bool(damage)):
+            return encryption_reason(self.stream, share)
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
@@ -175,7 +183,11 @@ class AudioReader:
             missing = stated - self._decoded_seconds
             if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
                 return f"damaged: {missing:.1f} of {stated:.1f} s of audio cannot be found"
-        return None
+        return damage
+
+    def _encrypted_share(self, *, is_odd: bool) -> float:
+        counts = self._packets, self._encrypted_packets
+        return encrypted_share(self._container, self._container.name, self.stream, *counts, is_odd=is_odd)
 
     def _missing_seconds(self) -> float:
         """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
@@ -210,10 +222,6 @@ def _header_problem(channels: int, sample_rate: int) -> str | None:
     if sample_rate not in SAMPLE_RATES:
         return f"expected audio of {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]} samples a second, got {sample_rate}"
     return None
-
-
-def _belongs_to(packet: av.Packet[Stream], stream: AudioStream) -> TypeGuard[av.Packet[AudioStream]]:
-    return packet.stream is stream
 
 
 class Resampler:

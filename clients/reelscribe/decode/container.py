@@ -1,16 +1,12 @@
-"""Open a media file with FFmpeg, choose its video stream, read its packets, and find out whether it is complete.
+"""Open a media file with FFmpeg, choose its video stream, and find out whether it is cut short.
 
 FFmpeg also reads lists of other files, such as playlists, and would open whatever they name: files of the machine, its
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
-
-Times are those of the file, with one exception: where the clock of a recording jumps back, as it does where transport
-streams or Ogg files were joined, what follows is moved to the end of what came before. So times never go back. One or
-two frames before such a joint of transport streams may count as undecodable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -35,17 +31,6 @@ _WHITELISTS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "fil
 
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
-
-PACKETS_PER_HEARTBEAT = 100
-"""Number of packets after which a reader calls its heartbeat again."""
-
-JUMP_BACK_SECONDS = 0.5
-"""A clock has jumped back if decoding times decrease by more than this. FFmpeg's guesses of missing times differ by
-less."""
-
-JUMP_AHEAD_SECONDS = 40_000.0
-"""A clock has jumped back, too, if it seems to jump ahead by more than this: FFmpeg takes some jumps for a wrap of the
-clock of 33 bits, which counts 95,444 s, and adds those."""
 
 MISSING_SECONDS = 1.0
 """A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
@@ -151,7 +136,7 @@ def open_without_probing(name: str | SparseFile, **options: str) -> InputContain
         av.FFmpegError: The file is not a media file, or cannot be read.
     """
     has_full_header = False
-    with suppress(OSError), _opened(name) as file:  # FFmpeg tells why a file cannot be read
+    with suppress(OSError), opened(name) as file:  # FFmpeg tells why a file cannot be read
         has_full_header = (file.read(8) or b"")[4:] == b"ftyp"
     if has_full_header:
         container = open_container(name, skip_frame="all", **options)
@@ -161,8 +146,8 @@ def open_without_probing(name: str | SparseFile, **options: str) -> InputContain
     return open_container(name, **options)
 
 
-class _Readable(Protocol):
-    """What boxes are read from: an open file."""
+class Readable(Protocol):
+    """An open file whose bytes are read without FFmpeg."""
 
     def seek(self, offset: int, /) -> int:
         """Go to a byte."""
@@ -172,7 +157,8 @@ class _Readable(Protocol):
 
 
 @contextmanager
-def _opened(name: str | SparseFile) -> Iterator[_Readable]:
+def opened(name: str | SparseFile) -> Iterator[Readable]:
+    """Open what `open_for_ffmpeg` yields, or a copy that has only what was fetched, to read its bytes."""
     if isinstance(name, SparseFile):
         yield name.rewind()
     else:
@@ -220,79 +206,6 @@ def _is_default(video: VideoStream) -> bool:
 def _pixels(video: VideoStream) -> int:
     """Return the number of pixels of a frame; 0 if FFmpeg does not know the codec."""
     return video.codec_context.width * video.codec_context.height if video.codec_context else 0
-
-
-class Timeline:
-    """Places the packets of a file on one timeline, even if the clock of the file jumps back.
-
-    Args:
-        container: The open file.
-        offsets: `offsets` of a timeline that has seen all streams of the file, if this one sees only some of them.
-    """
-
-    offsets: list[float]
-    """Seconds that are added to the times of each part of the file, from one jump of the clock to the next."""
-    end_seconds: float = 0.0
-    """Latest time so far at which a packet ends; 0.0 if no packet has a time."""
-
-    def __init__(self, container: InputContainer, offsets: Sequence[float] = ()) -> None:
-        self.offsets = list(offsets) or [0.0]
-        self._may_jump = has_format_flag(container.format, Flags.ts_discont)
-        self._ticks: dict[int, float] = {}  # seconds, for each stream
-        # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
-        # behind packets of the next part in other streams.
-        self._parts: dict[int, tuple[int, float]] = {}
-
-    def place(self, packet: av.Packet[Any]) -> None:
-        """Move a packet to its time on the timeline. Packets must come in the order of the file."""
-        stream, pts = packet.stream_index, packet.pts
-        tick = self._ticks.get(stream) or self._ticks.setdefault(stream, float(packet.time_base or 0))
-        if self._may_jump and packet.dts is not None:
-            ticks = round(self._offset(stream, packet.dts * tick) / tick)
-            if ticks:
-                packet.dts += ticks
-                packet.pts = pts = None if pts is None else pts + ticks
-        if pts is not None:
-            end = (pts + (packet.duration or 0)) * tick
-            if end > self.end_seconds:
-                self.end_seconds = end
-
-    def _offset(self, stream_index: int, seconds: float) -> float:
-        """Return the offset of a packet of a stream with the decoding time `seconds`."""
-        part, last = self._parts.get(stream_index, (0, seconds))
-        if not -JUMP_BACK_SECONDS <= seconds - last <= JUMP_AHEAD_SECONDS:
-            part += 1
-            if part == len(self.offsets):
-                self.offsets.append(self.end_seconds - seconds)
-        self._parts[stream_index] = part, seconds
-        return self.offsets[part]
-
-
-def demux(
-    container: InputContainer, heartbeat: Callable[[], None], timeline: Timeline | None = None
-) -> Iterator[av.Packet[Stream]]:
-    """Read the packets of all streams of an open file, in the order of the file.
-
-    Args:
-        container: The open file.
-        heartbeat: Called before the first packet and again after every `PACKETS_PER_HEARTBEAT` packets.
-        timeline: The timeline on which packets are placed; by default a new one.
-
-    Yields:
-        Each packet that has content. The empty ones, which mark the ends of the streams, are left out: a decoder would
-        take one for the end of the file.
-
-    Raises:
-        av.FFmpegError: The file cannot be read any further.
-        UnicodeError: The same; FFmpeg's message is not UTF-8.
-    """
-    timeline = timeline or Timeline(container)
-    for count, packet in enumerate(container.demux()):
-        if count % PACKETS_PER_HEARTBEAT == 0:
-            heartbeat()
-        if packet.size:
-            timeline.place(packet)
-            yield packet
 
 
 def is_fragmented(container: InputContainer) -> bool:
@@ -360,12 +273,12 @@ def missing_bytes(container: InputContainer, name: str | SparseFile) -> int:
     """
     if not is_fragmented(container):
         return 0
-    with _opened(name) as file:
+    with opened(name) as file:
         kind, end = next(((kind, end) for kind, end in _boxes(file) if end > container.size), (b"", 0))
     return end - container.size if kind in _FRAGMENT_BOXES else 0
 
 
-def _boxes(file: _Readable) -> Iterator[tuple[bytes, int]]:
+def _boxes(file: Readable) -> Iterator[tuple[bytes, int]]:
     """Yield the type of each outermost box of an MP4 file, and where it ends; the last one may reach beyond the file.
 
     Args:

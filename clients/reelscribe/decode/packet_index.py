@@ -11,24 +11,20 @@ from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeGuard
 
 import av
 import numpy as np
 from av.format import Flags
-from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe._files import SparseFile
-from reelscribe.contract.source import VideoInfo
+from reelscribe.contract.source import Gap, VideoInfo
 from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
     FROM_INDEX,
     MISSING_SECONDS,
-    Timeline,
     choose_video_stream,
-    demux,
     ffmpeg_reason,
     has_format_flag,
     has_full_index,
@@ -39,6 +35,16 @@ from reelscribe.decode.container import (
     stated_seconds,
 )
 from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
+from reelscribe.decode.packets import (
+    GAP_SECONDS,
+    Timeline,
+    belongs_to,
+    demux,
+    encrypted_share,
+    encryption_reason,
+    is_encrypted,
+    is_usable,
+)
 from reelscribe.decode.random_access import find_closed_gops
 from reelscribe.errors import MediaError, NoPictures
 
@@ -163,16 +169,17 @@ class _Scan:
         self._gop_starts, self._mpeg4_types = array("b"), array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
-        self._packets, self._corrupt_packets = 0, 0
+        self._packets = self._corrupt_packets = self._encrypted_packets = 0
         self._read_error: str | None = None
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
         try:
             for packet in demux(self._container, heartbeat, self._timeline):
-                if _belongs_to(packet, self._video):
+                if belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
+                    self._encrypted_packets += is_encrypted(packet)
                     self._add(self._filter.unpack(packet))
             self._first_decoder.flush()
         except (av.FFmpegError, UnicodeError) as error:
@@ -198,6 +205,7 @@ class _Scan:
 
     def result(self) -> PacketIndex:
         if not self._keyframes:
+            self._encryption(is_odd=True)
             raise MediaError("expected frames in its video stream, got none; is it cut short?")
         keyframes, order = np.array(self._keyframes, bool), np.arange(len(self._keyframes))
         pts = np.empty(0, np.int64)
@@ -213,7 +221,8 @@ class _Scan:
         # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
-        why_incomplete = self._why_incomplete(len(times))
+        gaps = self._gaps(times)
+        why_incomplete = self._why_incomplete(len(times), self._timeline.why_damaged(gaps))
         is_odd = skipped or why_incomplete or not identify or self._indexed  # its packets tell no GOPs
         return PacketIndex(
             container_format=self._format.name,
@@ -228,7 +237,7 @@ class _Scan:
             clock_offsets=tuple(self._timeline.offsets),
             first_frame=None if skipped else self._first_decoder.first_frame,
             corrupt_packets=self._corrupt_packets,
-            info=self._info(times[skipped:], skipped),
+            info=self._info(times[skipped:], skipped, gaps),
             why_incomplete=why_incomplete,
         )
 
@@ -289,7 +298,24 @@ class _Scan:
             ticks.append(pts if has_pts else ticks[-1] + frame_ticks)
         return np.sort(np.array(ticks, np.float64))
 
-    def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
+    def _encryption(self, *, is_odd: bool) -> str | None:
+        """Return the reason why a part of the stream is encrypted, or None. If all of it is, raise MediaError."""
+        counts = self._packets, self._encrypted_packets
+        share = encrypted_share(self._container, self._name, self._video, *counts, is_odd=is_odd)
+        if share == 1:
+            raise MediaError(encryption_reason(self._video, share))
+        return encryption_reason(self._video, share) if share else None
+
+    def _gaps(self, times: NDArray[np.float64]) -> tuple[Gap, ...]:
+        """Return where frames are missing: not where those that are stored later than others fill a gap."""
+        gaps = list[Gap]()
+        for gap in self._timeline.gaps(self._video):
+            end = float(times[np.searchsorted(times, gap.start) :].min(initial=gap.end))
+            if end - gap.start > GAP_SECONDS:
+                gaps.append(Gap(round(gap.start, 6), round(end, 6)))
+        return tuple(gaps)
+
+    def _info(self, times: NDArray[np.float64], skipped: int, gaps: tuple[Gap, ...]) -> VideoInfo:
         audio, first = self._container.streams.audio, self._first_decoder.first_frame
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
@@ -314,10 +340,13 @@ class _Scan:
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
             skipped_frames=skipped,
             dynamic_range=dynamic_range_of(first, self._stated_range) if first else self._stated_range,
+            gaps=gaps,
         )
 
-    def _why_incomplete(self, frames: int) -> str | None:
-        """Compare the packets with what the header states."""
+    def _why_incomplete(self, frames: int, damage: str | None) -> str | None:
+        """Return why frames are missing: they are encrypted, or the header states more than there is, or `damage`."""
+        if encryption := self._encryption(is_odd=bool(damage)):
+            return encryption
         if self._read_error:
             return self._read_error
         end_seconds = self._timeline.end_seconds
@@ -331,7 +360,7 @@ class _Scan:
             return f"cut short: {missing_frames} of the frames it announces are missing"
         if lacking := missing_bytes(self._container, self._name):
             return f"cut short: {lacking} of the bytes it announces are missing"
-        return None
+        return damage
 
 
 def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.float64]:
@@ -349,10 +378,6 @@ def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.f
             before = times[max(0, k - REPEATS) : k]
             times[max(0, k - REPEATS) : k] = np.minimum(before, times[k] - frame_ticks * np.arange(len(before), 0, -1))
     return times
-
-
-def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
-    return packet.stream is video
 
 
 class _FirstFrameDecoder:
@@ -392,7 +417,7 @@ class _FirstFrameDecoder:
 
     def _decode(self, packet: av.Packet[VideoStream]) -> None:
         try:
-            frames = None if packet.is_corrupt else self._codec.decode(packet)
+            frames = self._codec.decode(packet) if is_usable(packet) else None
         except av.FFmpegError:
             frames = None
         if frames:
