@@ -308,11 +308,14 @@ class _Scan:
 
     def _gaps(self, times: NDArray[np.float64]) -> tuple[Gap, ...]:
         """Return where frames are missing: not where those that are stored later than others fill a gap."""
-        gaps = list[Gap]()
+        gaps, frame = list[Gap](), 1 / (self._frame_rate or 1)
         for gap in self._timeline.gaps(self._video):
-            end = float(times[np.searchsorted(times, gap.start) :].min(initial=gap.end))
-            if end - gap.start > GAP_SECONDS:
-                gaps.append(Gap(round(gap.start, 6), round(end, 6)))
+            first, stop = np.searchsorted(times, [gap.start - 1.5 * frame, gap.end + frame])
+            if stop - first > 1:
+                before = int(first + np.diff(times[first:stop]).argmax())
+                start, end = float(times[before]) + frame, float(times[before + 1])
+                if end - start > GAP_SECONDS:
+                    gaps.append(Gap(round(start, 6), round(end, 6)))
         return tuple(gaps)
 
     def _info(self, times: NDArray[np.float64], skipped: int, gaps: tuple[Gap, ...]) -> VideoInfo:

@@ -45,8 +45,8 @@ WRAP_SECONDS = 2**33 / 90_000
 """Time after which the clock of transport and program streams wraps: it has 33 bits (ISO/IEC 13818-1, 2.4.3.7). FFmpeg
 adds it up to the next wrap alone."""
 
-WRAP_TOLERANCE_SECONDS = 10.0
-"""Largest difference between a jump of the clock back and `WRAP_SECONDS` for a wrap; a few packets may be missing."""
+PAUSE_SECONDS = 60.0
+"""Largest gap in one recording. Where the clock jumps by more, or does not wrap, another one was joined."""
 
 GAP_SECONDS = 0.25
 """Shortest time between two packets of a stream for which packets may be missing."""
@@ -58,6 +58,9 @@ in a page of Ogg states its time, and other streams may be far behind."""
 GAP_SHARE = 0.2
 """FFmpeg has skipped what is between two packets if the file has at least this share of the bytes there that so much
 time takes in it on average, and GAP_BYTES more. Container headers, indexes and padding are fewer."""
+
+MISSING_SHARE = 0.02
+"""A file may have this share of its bytes behind its last packet."""
 
 GAP_BYTES = 256
 """See GAP_SHARE."""
@@ -105,7 +108,8 @@ class Timeline:
         self._parts: dict[int, tuple[int, float]] = {}
         self._size, self._begin = container.size, 0.0
         self._packets = self._read_to = 0
-        self._errors, self._complained_at = logged_errors(), -NEAR_PACKETS  # the number of the packet
+        # Numbers of the packets before which an error was logged, or which were marked as corrupt:
+        self._errors, self._complained_at, self._corrupt_at = logged_errors(), -NEAR_PACKETS, -NEAR_PACKETS
         self._skipped_bytes, self._skipped_at = 0, -NEAR_PACKETS  # the most that was skipped at once, and when
         self._ends: dict[int, float] = {}  # latest time at which a packet of each stream ends, in seconds
         self._gaps: dict[int, list[Gap]] = {}
@@ -133,7 +137,8 @@ class Timeline:
             return f"damaged: {seconds:.1f} s are missing, the first of them at {gaps[0].start:.1f} s"
         # These formats state no length, and little but packets may be at their end.
         unread, seconds = self._size - self._read_to, self.end_seconds - self._begin
-        if self._wraps and 0 < self._read_to * MISSING_SECONDS < unread * seconds:
+        is_longer = 0 < self._read_to * MISSING_SECONDS < unread * seconds
+        if self._wraps and is_longer and unread > MISSING_SHARE * self._size:
             return f"cut short: nothing can be read in the last {unread} of its {self._size} bytes"
         return None
 
@@ -149,8 +154,10 @@ class Timeline:
     def _look_for_gap(self, packet: av.Packet[Any], seconds: float, duration: float) -> None:
         self._packets += 1
         errors, position = logged_errors(), packet.pos
-        if errors > self._errors or packet.is_corrupt:
+        if errors > self._errors:
             self._errors, self._complained_at = errors, self._packets
+        if packet.is_corrupt:
+            self._corrupt_at = self._packets
         if position is not None and not self._has_index:
             skipped = position - self._read_to
             if skipped > self._skipped_bytes or (skipped > 0 and self._packets - self._skipped_at > NEAR_PACKETS):
@@ -165,7 +172,9 @@ class Timeline:
             usual_bytes = self._read_to * length / (seconds - self._begin)
             has_skipped = self._packets - self._skipped_at <= NEAR_PACKETS
             has_complained = self._packets - self._complained_at <= NEAR_PACKETS
-            if has_complained or (has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes):
+            has_lost = self._packets - self._corrupt_at <= NEAR_PACKETS and length < PAUSE_SECONDS
+            has_skipped = has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes
+            if has_complained or has_lost or has_skipped:
                 self._gaps.setdefault(packet.stream_index, []).append(Gap(end, seconds))
         self._ends[packet.stream_index] = max(end, seconds + duration)
 
@@ -175,7 +184,7 @@ class Timeline:
         if not -JUMP_BACK_SECONDS <= seconds - last <= JUMP_AHEAD_SECONDS:
             part += 1
             if part == len(self.offsets):
-                is_wrap = self._wraps and abs(seconds + WRAP_SECONDS - last) < WRAP_TOLERANCE_SECONDS
+                is_wrap = self._wraps and abs(seconds + WRAP_SECONDS - last) < PAUSE_SECONDS
                 self.offsets.append(self.offsets[-1] + WRAP_SECONDS if is_wrap else self.end_seconds - seconds)
         self._parts[stream_index] = part, seconds
         return self.offsets[part]
