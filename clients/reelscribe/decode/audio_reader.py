@@ -25,10 +25,10 @@ from reelscribe.contract.speech import to_int16
 from reelscribe.decode.container import (
     MISSING_SECONDS,
     has_format_flag,
-    missing_bytes,
     missing_seconds,
     read_error_reason,
     stated_end,
+    why_fragments_missing,
 )
 from reelscribe.decode.packets import Timeline, belongs_to, demux, encrypted_share, encryption_reason, is_encrypted
 from reelscribe.errors import MediaError
@@ -113,7 +113,7 @@ class AudioReader:
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
-        self.timeline = Timeline(container)
+        self.timeline = Timeline(container, container.name)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
         self._reads_audio_only = "mp4" in container.format.name
@@ -170,8 +170,8 @@ class AudioReader:
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
-        if lacking := missing_bytes(self._container, self._container.name):
-            return f"cut short: {lacking} of the bytes it announces are missing"
+        if reason := why_fragments_missing(self._container, self._container.name):
+            return reason
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
             return f"damaged: {undecodable} of {packets} packets cannot be decoded"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import av
 from av.container import InputContainer
@@ -35,6 +36,10 @@ av.logging.set_level(av.logging.PANIC)
 MISSING_SECONDS = 1.0
 """A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
 complete files differ by less."""
+
+MISSING_SHARE = 0.02
+"""A file is incomplete if nothing can be read in more than this share of it at its end, or if its header states more
+frames than it has by more than one frame plus this share of its frames. Complete files differ by less."""
 
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
@@ -259,27 +264,63 @@ def may_state_end_time(container: InputContainer) -> bool:
     return is_from_zero and not muxer.startswith("libebml")
 
 
-def missing_bytes(container: InputContainer, name: str | SparseFile) -> int:
-    """Return how many bytes the last fragment of a fragmented MP4 file announces behind the end of the file.
+def why_fragments_missing(container: InputContainer, name: str | SparseFile) -> str | None:
+    """Return why the end of a fragmented MP4 file is missing.
 
-    Each fragment states its own length alone, so a file that ends between two of them looks complete.
+    Each fragment states its own length alone, so a file that ends between two of them looks complete, and FFmpeg takes
+    zeros for its end.
 
     Args:
         container: The open file.
         name: What was opened.
 
     Returns:
-        The number of bytes; 0 if nothing is missing, or if the file is no fragmented MP4.
+        The reason; None if nothing is missing, or if the file is no fragmented MP4.
     """
     if not is_fragmented(container):
-        return 0
+        return None
+    size, last = container.size, _Box(b"", 0)
     with opened(name) as file:
-        kind, end = next(((kind, end) for kind, end in _boxes(file) if end > container.size), (b"", 0))
-    return end - container.size if kind in _FRAGMENT_BOXES else 0
+        for box in _boxes(file):
+            if box.end > size and box.kind in _FRAGMENT_BOXES:
+                return f"cut short: {box.end - size} of the bytes it announces are missing"
+            last = box
+        file.seek(last.end)
+        are_zeros = file.read(8) == bytes(8)
+    if are_zeros and size - last.end > MISSING_SHARE * size:
+        return f"cut short: nothing can be read in the last {size - last.end} of its {size} bytes"
+    return None
 
 
-def _boxes(file: Readable) -> Iterator[tuple[bytes, int]]:
-    """Yield the type of each outermost box of an MP4 file, and where it ends; the last one may reach beyond the file.
+def lacks_fragments(container: InputContainer, name: str | SparseFile) -> bool:
+    """Return whether fragments of a fragmented MP4 file are missing between others, as far as their numbers tell.
+
+    Some programs leave out numbers for fragments that they write to other files.
+
+    Args:
+        container: The open file.
+        name: What was opened.
+    """
+    if not is_fragmented(container):
+        return False
+    with opened(name) as file:
+        numbers = [box.number for box in _boxes(file) if box.kind == b"moof"]
+    return any(after > before + 1 for before, after in pairwise(numbers))
+
+
+class _Box(NamedTuple):
+    """An outermost box of an MP4 file."""
+
+    kind: bytes
+    """Its type, of four bytes."""
+    end: int
+    """Where it ends; the last one may reach beyond the file."""
+    number: int = 0
+    """The sequence number of a fragment (moof)."""
+
+
+def _boxes(file: Readable) -> Iterator[_Box]:
+    """Yield the outermost boxes of an MP4 file.
 
     Args:
         file: The open file.
@@ -287,14 +328,15 @@ def _boxes(file: Readable) -> Iterator[tuple[bytes, int]]:
     at = 0
     for _ in range(MAX_BOXES):
         file.seek(at)
-        # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
-        header = file.read(16) or b""
+        # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few. A fragment begins with its
+        # number, section 8.8.5.
+        header = file.read(24) or b""
         size, kind = int.from_bytes(header[:4]), header[4:8]
         size = int.from_bytes(header[8:16]) if size == 1 else size
         if size < 8:  # the box reaches to the end of the file, or this is the end
             return
         at += size
-        yield kind, at
+        yield _Box(kind, at, int.from_bytes(header[20:24]))
 
 
 def has_full_index(file: SparseFile) -> bool:
@@ -312,7 +354,7 @@ def has_full_index(file: SparseFile) -> bool:
     with open_without_probing(file) as container:
         codecs = {stream.codec_context.name for stream in container.streams if stream.codec_context}
         is_indexed = "mp4" in container.format.name and codecs <= _INDEXED_CODECS
-    return is_indexed and not any(kind == b"moof" for kind, _ in _boxes(file.rewind()))
+    return is_indexed and not any(box.kind == b"moof" for box in _boxes(file.rewind()))
 
 
 def read_error_reason(container: InputContainer, error: Exception) -> str:

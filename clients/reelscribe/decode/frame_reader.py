@@ -253,7 +253,7 @@ class _Decoder:
         self._packets, self._heartbeat, self._seeking = packets, heartbeat, seeking
         self._has_pts = bool(len(packets.pts))
         self._filter = PacketFilter(stream)
-        self._timeline = Timeline(container) if len(packets.clock_offsets) > 1 else None
+        self._timeline = Timeline(container, container.name) if len(packets.clock_offsets) > 1 else None
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0

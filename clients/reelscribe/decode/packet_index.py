@@ -24,15 +24,16 @@ from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFil
 from reelscribe.decode.container import (
     FROM_INDEX,
     MISSING_SECONDS,
+    MISSING_SHARE,
     choose_video_stream,
     ffmpeg_reason,
     has_format_flag,
     has_full_index,
-    missing_bytes,
     missing_seconds,
     open_without_probing,
     read_error_reason,
     stated_seconds,
+    why_fragments_missing,
 )
 from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
 from reelscribe.decode.packets import (
@@ -47,10 +48,6 @@ from reelscribe.decode.packets import (
 )
 from reelscribe.decode.random_access import find_closed_gops
 from reelscribe.errors import MediaError, NoPictures
-
-MISSING_SHARE = 0.02
-"""A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
-frames. Inexact headers of complete files differ by less."""
 
 INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 """FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
@@ -160,7 +157,7 @@ class _Scan:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
         self._stated_range = dynamic_range_of_transfer(self._video.codec_context.color_trc)  # a decoder may forget it
-        self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
+        self._filter, self._timeline = PacketFilter(self._video), Timeline(container, name)
         self._first_decoder = _FirstFrameDecoder(self._video, self._format)
         self._closed_gops = ClosedGopDetector(self._video)
         self._is_mpeg4 = self._video.codec_context.name == "mpeg4"
@@ -361,9 +358,7 @@ class _Scan:
         missing_frames = self._video.frames - max(self._packets, numbers)
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
-        if lacking := missing_bytes(self._container, self._name):
-            return f"cut short: {lacking} of the bytes it announces are missing"
-        return damage
+        return why_fragments_missing(self._container, self._name) or damage
 
 
 def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.float64]:

@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 
 from reelscribe._files import SparseFile
 from reelscribe.contract.source import Gap
-from reelscribe.decode.container import MISSING_SECONDS, Readable, has_format_flag, opened
+from reelscribe.decode.container import (
+    MISSING_SECONDS,
+    MISSING_SHARE,
+    Readable,
+    has_format_flag,
+    lacks_fragments,
+    opened,
+)
 
 BYTES_PER_TRY = 1024
 """Least number of bytes of damage after which FFmpeg asks to be called again, or says that the data are invalid."""
@@ -59,9 +66,6 @@ GAP_SHARE = 0.2
 """FFmpeg has skipped what is between two packets if the file has at least this share of the bytes there that so much
 time takes in it on average, and GAP_BYTES more. Container headers, indexes and padding are fewer."""
 
-MISSING_SHARE = 0.02
-"""A file may have this share of its bytes behind its last packet."""
-
 GAP_BYTES = 256
 """See GAP_SHARE."""
 
@@ -90,6 +94,7 @@ class Timeline:
 
     Args:
         container: The open file.
+        name: What was opened.
     """
 
     offsets: list[float]
@@ -97,10 +102,11 @@ class Timeline:
     end_seconds: float = 0.0
     """Latest time so far at which a packet ends; 0.0 if no packet has a time."""
 
-    def __init__(self, container: InputContainer) -> None:
+    def __init__(self, container: InputContainer, name: str | SparseFile) -> None:
         self.offsets = [0.0]
         self._may_jump = has_format_flag(container.format, Flags.ts_discont)
         self._wraps = container.format.name in ("mpeg", "mpegts")
+        self._lacks_fragments = lacks_fragments(container, name)
         self._has_index = container.format.name.startswith("mov,")  # its packets may be in any order in the file
         self._ticks: dict[int, float] = {}  # seconds, for each stream
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
@@ -147,7 +153,7 @@ class Timeline:
 
         A stretch without packets is none by itself: a recording may have paused, and a picture may stand still. Packets
         are missing if FFmpeg has logged an error there, or marked a packet as corrupt, or skipped as many bytes of the
-        file as so much time takes.
+        file as so much time takes, or if the numbers of fragments have gaps.
         """
         return self._gaps.get(stream.index, ())
 
@@ -174,7 +180,7 @@ class Timeline:
             has_complained = self._packets - self._complained_at <= NEAR_PACKETS
             has_lost = self._packets - self._corrupt_at <= NEAR_PACKETS and length < PAUSE_SECONDS
             has_skipped = has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes
-            if has_complained or has_lost or has_skipped:
+            if has_complained or has_lost or has_skipped or self._lacks_fragments:
                 self._gaps.setdefault(packet.stream_index, []).append(Gap(end, seconds))
         self._ends[packet.stream_index] = max(end, seconds + duration)
 
@@ -207,7 +213,7 @@ def demux(
         av.FFmpegError: The file cannot be read any further.
         UnicodeError: The same; FFmpeg's message is not UTF-8.
     """
-    timeline = timeline or Timeline(container)
+    timeline = timeline or Timeline(container, container.name)
     for count, packet in enumerate(read_packets(container, heartbeat)):
         if count % PACKETS_PER_HEARTBEAT == 0:
             heartbeat()
