@@ -310,7 +310,7 @@ def test_the_last_span_lasts_until_the_end_of_the_video():
     assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=0.0).spans()) == [Segment(2.0, 2.0, "a star")]
 
 
-def test_no_span_goes_over_a_gap_of_the_video():
+def test_no_span_goes_over_a_gap_of_the_video(line):
     gaps = (Gap(0.05, 0.08), Gap(0.3, 0.35), Gap(0.42, 0.5))
     captioned = replace(CAPTIONED, video=replace(CAPTIONED.video, gaps=gaps))
     assert list(captioned.spans()) == [

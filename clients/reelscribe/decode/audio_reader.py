@@ -43,6 +43,9 @@ UNDECODABLE_SHARE = 0.02
 """A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Sometimes a decoder
 refuses a packet of an undamaged file, often the first."""
 
+PACKETS_PER_LOOK = 16
+"""Number of packets after which a reader looks again whether they are encrypted."""
+
 LEADING_PACKETS = 50
 """Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
 
@@ -125,7 +128,8 @@ class AudioReader:
         """Decode all frames that can be decoded, in order; call this once. At its end, set `why_incomplete`."""
         for packet in self._demux():
             self._packets += 1
-            if is_encrypted(packet):
+            may_be_encrypted = self._encrypted_packets or self._packets % PACKETS_PER_LOOK == 1  # asking takes long
+            if may_be_encrypted and is_encrypted(packet):
                 self._encrypted_packets += 1
                 continue
             try:

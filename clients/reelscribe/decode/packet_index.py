@@ -176,7 +176,8 @@ class _Scan:
                 if belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
-                    self._encrypted_packets += is_encrypted(packet)
+                    if packet.is_keyframe or self._encrypted_packets:  # asking takes long
+                        self._encrypted_packets += is_encrypted(packet)
                     self._add(self._filter.unpack(packet))
             self._first_decoder.flush()
         except (av.FFmpegError, UnicodeError) as error:

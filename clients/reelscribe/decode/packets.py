@@ -107,16 +107,16 @@ class Timeline:
         self._may_jump = has_format_flag(container.format, Flags.ts_discont)
         self._wraps = container.format.name in ("mpeg", "mpegts")
         self._lacks_fragments = lacks_fragments(container, name)
-        self._has_index = container.format.name.startswith("mov,")  # its packets may be in any order in the file
+        self._has_index = container.format.name.startswith("mov,")  # FFmpeg does not search in such a file
         self._ticks: dict[int, float] = {}  # seconds, for each stream
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
         self._parts: dict[int, tuple[int, float]] = {}
         self._size, self._begin = container.size, 0.0
         self._packets = self._read_to = 0
-        # Numbers of the packets before which an error was logged, or which were marked as corrupt:
-        self._errors, self._complained_at, self._corrupt_at = logged_errors(), -NEAR_PACKETS, -NEAR_PACKETS
-        self._skipped_bytes, self._skipped_at = 0, -NEAR_PACKETS  # the most that was skipped at once, and when
+        self._errors = (logged_errors(),) * 2  # so many were logged NEAR_PACKETS before, about, and twice as many
+        # The most bytes that were skipped at once, the packet before which they were, and the last corrupt packet:
+        self._skipped_bytes, self._skipped_at, self._corrupt_at = 0, -NEAR_PACKETS, -NEAR_PACKETS
         self._ends: dict[int, float] = {}  # latest time at which a packet of each stream ends, in seconds
         self._gaps: dict[int, list[Gap]] = {}
 
@@ -129,13 +129,23 @@ class Timeline:
             if ticks:
                 packet.dts = dts = dts + ticks
                 packet.pts = pts = None if pts is None else pts + ticks
-        duration = packet.duration or 0
-        if (time := dts if pts is None else pts) is not None:
-            self._look_for_gap(packet, time * tick, duration * tick)
-        if pts is not None:
-            end = (pts + duration) * tick
-            if end > self.end_seconds:
-                self.end_seconds = end
+        duration = (packet.duration or 0) * tick
+        if not self._has_index:
+            self._follow(packet)
+        if pts is not None or dts is not None:
+            seconds = (dts if pts is None else pts) * tick
+            if pts is not None and seconds + duration > self.end_seconds:
+                self.end_seconds = seconds + duration
+            if not self._ends:
+                self._begin = seconds
+            end = self._ends.get(stream, seconds)
+            if seconds - end > GAP_SECONDS:
+                if packet.pos is None and self._wraps:  # in program streams, only some packets tell where they are
+                    return
+                self._look_into_gap(stream, Gap(end, seconds))
+            if seconds + duration > end:
+                end = seconds + duration
+            self._ends[stream] = end
 
     def why_damaged(self, gaps: Sequence[Gap]) -> str | None:
         """Return the reason why packets of a stream with these gaps are missing; None if none are, or few."""
@@ -157,32 +167,29 @@ class Timeline:
         """
         return self._gaps.get(stream.index, ())
 
-    def _look_for_gap(self, packet: av.Packet[Any], seconds: float, duration: float) -> None:
+    def _follow(self, packet: av.Packet[Any]) -> None:
+        """Look where a packet is in the file, and what came before it."""
         self._packets += 1
-        errors, position = logged_errors(), packet.pos
-        if errors > self._errors:
-            self._errors, self._complained_at = errors, self._packets
+        if self._packets % NEAR_PACKETS == 0:
+            self._errors = self._errors[1], logged_errors()
         if packet.is_corrupt:
             self._corrupt_at = self._packets
-        if position is not None and not self._has_index:
+        position = packet.pos
+        if position is not None:
             skipped = position - self._read_to
             if skipped > self._skipped_bytes or (skipped > 0 and self._packets - self._skipped_at > NEAR_PACKETS):
                 self._skipped_bytes, self._skipped_at = skipped, self._packets
             self._read_to = max(self._read_to, position + packet.size)
-        if not self._ends:
-            self._begin = seconds
-        end = self._ends.get(packet.stream_index, seconds)
-        if (length := seconds - end) > GAP_SECONDS:
-            if position is None and self._wraps:  # in program streams, only some packets tell where they are
-                return
-            usual_bytes = self._read_to * length / (seconds - self._begin)
-            has_skipped = self._packets - self._skipped_at <= NEAR_PACKETS
-            has_complained = self._packets - self._complained_at <= NEAR_PACKETS
-            has_lost = self._packets - self._corrupt_at <= NEAR_PACKETS and length < PAUSE_SECONDS
-            has_skipped = has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes
-            if has_complained or has_lost or has_skipped or self._lacks_fragments:
-                self._gaps.setdefault(packet.stream_index, []).append(Gap(end, seconds))
-        self._ends[packet.stream_index] = max(end, seconds + duration)
+
+    def _look_into_gap(self, stream_index: int, gap: Gap) -> None:
+        """Add a gap between two packets to `gaps` if something is missing there."""
+        has_complained = not self._has_index and logged_errors() > self._errors[0]
+        has_lost = self._packets - self._corrupt_at <= NEAR_PACKETS and gap.end - gap.start < PAUSE_SECONDS
+        usual_bytes = self._read_to * (gap.end - gap.start) / max(gap.end - self._begin, gap.end - gap.start)
+        has_skipped = self._packets - self._skipped_at <= NEAR_PACKETS
+        has_skipped = has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes
+        if has_complained or has_lost or has_skipped or self._lacks_fragments:
+            self._gaps.setdefault(stream_index, []).append(gap)
 
     def _offset(self, stream_index: int, seconds: float) -> float:
         """Return the offset of a packet of a stream with the decoding time `seconds`."""
