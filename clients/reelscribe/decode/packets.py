@@ -132,8 +132,8 @@ class Timeline:
         duration = (packet.duration or 0) * tick
         if not self._has_index:
             self._follow(packet)
-        if pts is not None or dts is not None:
-            seconds = (dts if pts is None else pts) * tick
+        if (time := dts if pts is None else pts) is not None:
+            seconds = time * tick
             if pts is not None and seconds + duration > self.end_seconds:
                 self.end_seconds = seconds + duration
             if not self._ends:
@@ -346,5 +346,6 @@ def _transport_marks(content: NDArray[np.uint8], pid: int) -> list[int]:
             headers = np.lib.stride_tricks.sliding_window_view(content, 4)[first::size]
             if (headers[:, 0] == _SYNC_BYTE).all():
                 is_wanted = ((headers[:, 1].astype(int) & 0x1F) << 8 | headers[:, 2]) == pid
-                return (headers[is_wanted, 3] >> 7).tolist()
+                marks: list[int] = (headers[is_wanted, 3] >> 7).tolist()
+                return marks
     return []
