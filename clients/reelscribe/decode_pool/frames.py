@@ -24,10 +24,10 @@ import numpy as np
 
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import RangedCopy, Section, Span, VideoInfo, before_entry_point
-from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from reelscribe.decode_pool.child_channel import ChildChannel, Feed, KeptFile, queue_opened, queue_warning
 from reelscribe.decode_pool.commands import DecodedBatch, Opened, Portion, ReadCommand, Slots, items_per_request
+from reelscribe.decode_pool.reuse import ReuseDetector
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.thumbnails.keeper import FrameKeeper
 from reelscribe.thumbnails.store import ThumbnailTask

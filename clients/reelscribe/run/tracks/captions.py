@@ -13,12 +13,12 @@ from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.contract.outcomes import Caption, Failure, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode.frame_reader import Decoder, check_decord
-from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.commands import MAX_FRAMES_PER_REQUEST
 from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames, damage
+from reelscribe.decode_pool.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reelscribe.decode.reuse import BLOCK, REUSE_LEVELS, ReuseDetector
+from reelscribe.decode_pool.reuse import BLOCK, REUSE_LEVELS, ReuseDetector
 
 GREY = np.full((90, 120, 3), 128, np.uint8)
 """Its sides are not multiples of the side of a block."""
