@@ -91,11 +91,13 @@ def test_fragments_of_mp4_that_became_zeros_or_are_missing_are_told(tmp_path, ke
     assert audio.read(path).why_incomplete.startswith(reason)
 
 
-@pytest.mark.parametrize(("suffix", "codec"), [("mkv", "libx264"), ("ts", "mpeg2video"), ("mp4", "libx264")])
+@pytest.mark.parametrize(
+    ("suffix", "codec"), [("mkv", "libx264"), ("ts", "mpeg2video"), ("mp4", "libx264"), ("avi", "mpeg4")]
+)
 def test_a_picture_that_stands_still_is_no_damage(tmp_path, suffix, codec):
-    path = write(tmp_path / f"still.{suffix}", codec, [*range(20), *range(200, 220)], audio="mp2")
+    path = write(tmp_path / f"still.{suffix}", codec, [*range(20), *range(200, 220)])
     seen = Seen(path)
-    assert (seen.why_incomplete, seen.gaps, audio.read(path).why_incomplete) == (None, (), None)
+    assert (seen.why_incomplete, seen.gaps) == (None, ())
 
 
 WRAP = 2**33 / 90_000

@@ -66,6 +66,9 @@ GAP_SHARE = 0.2
 """FFmpeg has skipped what is between two packets if the file has at least this share of the bytes there that so much
 time takes in it on average, and GAP_BYTES more. Container headers, indexes and padding are fewer."""
 
+PADDING_BYTES = 4096
+"""Most bytes that fill the last sectors of a recording."""
+
 GAP_BYTES = 256
 """See GAP_SHARE."""
 
@@ -107,16 +110,16 @@ class Timeline:
         self._may_jump = has_format_flag(container.format, Flags.ts_discont)
         self._wraps = container.format.name in ("mpeg", "mpegts")
         self._lacks_fragments = lacks_fragments(container, name)
-        self._has_index = container.format.name.startswith("mov,")  # FFmpeg does not search in such a file
+        self._has_index = container.format.name.startswith(("mov,", "avi"))  # FFmpeg does not search in such a file
         self._ticks: dict[int, float] = {}  # seconds, for each stream
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
         self._parts: dict[int, tuple[int, float]] = {}
         self._size, self._begin = container.size, 0.0
-        self._packets = self._read_to = 0
+        self._packets = self._read_to = self._position = 0
         self._errors = (logged_errors(),) * 2  # so many were logged NEAR_PACKETS before, about, and twice as many
         # The most bytes that were skipped at once, the packet before which they were, and the last corrupt packet:
-        self._skipped_bytes, self._skipped_at, self._corrupt_at = 0, -NEAR_PACKETS, -NEAR_PACKETS
+        self._skipped_bytes, self._skipped_at, self._corrupt_at = 0, -NEAR_PACKETS - 1, -NEAR_PACKETS - 1
         self._ends: dict[int, float] = {}  # latest time at which a packet of each stream ends, in seconds
         self._gaps: dict[int, list[Gap]] = {}
 
@@ -154,7 +157,7 @@ class Timeline:
         # These formats state no length, and little but packets may be at their end.
         unread, seconds = self._size - self._read_to, self.end_seconds - self._begin
         is_longer = 0 < self._read_to * MISSING_SECONDS < unread * seconds
-        if self._wraps and is_longer and unread > MISSING_SHARE * self._size:
+        if self._wraps and is_longer and unread > PADDING_BYTES + MISSING_SHARE * self._size:
             return f"cut short: nothing can be read in the last {unread} of its {self._size} bytes"
         return None
 
@@ -175,11 +178,13 @@ class Timeline:
         if packet.is_corrupt:
             self._corrupt_at = self._packets
         position = packet.pos
-        if position is not None:
+        if position in (None, self._position):  # behind the packet before, or in the same page of Ogg
+            self._read_to += packet.size
+        else:
             skipped = position - self._read_to
             if skipped > self._skipped_bytes or (skipped > 0 and self._packets - self._skipped_at > NEAR_PACKETS):
                 self._skipped_bytes, self._skipped_at = skipped, self._packets
-            self._read_to = max(self._read_to, position + packet.size)
+            self._read_to, self._position = max(self._read_to, position + packet.size), position
 
     def _look_into_gap(self, stream_index: int, gap: Gap) -> None:
         """Add a gap between two packets to `gaps` if something is missing there."""
