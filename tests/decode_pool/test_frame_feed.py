@@ -76,7 +76,7 @@ def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
     with Video(VideoTask(str(path), SIZE)) as video:
         expected = list(video.frames(range(90)))
         assert opened["opened"] == {
-            "info": asdict(video.info),
+            "info": video.info.to_json(),
             "input_size": asdict(SIZE),
             "chosen": 90,
             "end_seconds": video.end_seconds,

@@ -22,7 +22,7 @@ from reelscribe.contract.outcomes import (
     Turn,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Gap, Section, Source, VideoInfo
 from reelscribe.contract.speech import Word
 from reelscribe.results.annotations import write_results
 from reelscribe.results.records import (
@@ -309,6 +309,21 @@ def test_the_last_span_lasts_until_the_end_of_the_video():
     assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=7.5).spans()) == [Segment(2.0, 7.5, "a star")]
     # Also if the header says that the video ended before this frame.
     assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=0.0).spans()) == [Segment(2.0, 2.0, "a star")]
+
+
+def test_no_span_goes_over_a_gap_of_the_video(line):
+    gaps = (Gap(0.05, 0.08), Gap(0.3, 0.35), Gap(0.42, 0.5))
+    captioned = replace(CAPTIONED, video=replace(CAPTIONED.video, gaps=gaps))
+    assert list(captioned.spans()) == [
+        Segment(0.0, 0.05, "a star"),
+        Segment(0.1, 0.2, "a star"),
+        Segment(0.2, 0.3, "a moon"),
+        Segment(0.4, 0.42, "a moon"),
+    ]
+    media = json.loads(line(replace(RECORD, caption_result=captioned)))["media"]
+    assert media["gaps"][0] == {"start": 0.05, "end": 0.08}
+    assert VideoInfo.from_json(media) == captioned.video
+    assert "gaps" not in json.loads(line(RECORD))["media"]
 
 
 def test_frames_without_a_caption_or_with_an_empty_one_are_in_no_span():

@@ -243,3 +243,87 @@ def write_pauses(path: Path) -> Path:
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
     return path
+
+
+def hole(path: Path, first: float, last: float) -> Path:
+    """Overwrite a part of a file with zeros, from one share of its bytes to another, as a download leaves it that was
+    given its whole size at its beginning."""
+    content = path.read_bytes()
+    start, stop = round(first * len(content)), round(last * len(content))
+    path.write_bytes(content[:start] + bytes(stop - start) + content[stop:])
+    return path
+
+
+def write_times(path: Path, codec: str, numbers: Sequence[int]) -> Path:
+    """Write pictures and a tone at the times of `numbers`, FPS of them a second, which may have gaps of hours.
+
+    Each picture shows its number modulo 251.
+    """
+    with av.open(str(path), "w") as file:
+        video, sound = file.add_stream(codec, rate=FPS, options={"g": "25", "bf": "2", "b_strategy": "0"}), None
+        video.width, video.height, video.pix_fmt, video.bit_rate = WIDTH, HEIGHT, "yuv420p", 2_000_000
+        sound = file.add_stream("mp2", rate=48_000, layout="mono")
+        packets = []
+        for number in numbers:
+            frame = _frame(number % 251, 0, FPS)
+            frame.pts = number
+            packets += video.encode(frame)
+            samples = tone(440, 1 / FPS, 48_000)
+            for each in frames([(number / FPS, samples)], 48_000, "mono", sound.codec_context.format.name):
+                packets += sound.encode(each)
+        packets += [*video.encode(), *sound.encode()]
+        for packet in sorted(packets, key=lambda packet: packet.dts * packet.time_base):
+            file.mux(packet)
+    return path
+
+
+def scramble_ts(path: Path, pids: set[int], *, first: float = 0, key: int = 0x5A) -> Path:
+    """Scramble streams of a transport stream, from a share of its packets on; with `key` 0, only mark them as such."""
+    content = np.frombuffer(bytearray(path.read_bytes()), np.uint8).reshape(-1, 188)
+    for packet in content[int(first * len(content)) :]:
+        if int(packet[1] & 0x1F) << 8 | int(packet[2]) in pids:
+            packet[3] |= 0x80  # transport_scrambling_control, ISO/IEC 13818-1, section 2.4.3.2
+            start = 5 + int(packet[4]) if packet[3] & 0x20 else 4  # behind the adaptation field
+            packet[start:] ^= key
+    path.write_bytes(content.tobytes())
+    return path
+
+
+def scramble_ps(path: Path) -> Path:
+    """Scramble the packets of a program stream behind their first 128 bytes, as DVDs do."""
+    content = bytearray(path.read_bytes())
+    for match in re.finditer(rb"\0\0\x01[\xbd\xc0-\xef]..[\x80-\xbf]", content, re.DOTALL):
+        at = match.start()
+        content[at + 6] |= 0x10  # PES_scrambling_control, ISO/IEC 13818-1, section 2.4.3.6
+        for k in range(at + 128, at + 6 + int.from_bytes(content[at + 4 : at + 6])):
+            content[k] ^= 0x5A
+    path.write_bytes(content)
+    return path
+
+
+def encrypt_webm(path: Path) -> Path:
+    """Say in the header of a WebM file of unknown length that all its tracks are encrypted (RFC 9559, 5.1.4.1.31)."""
+    encryption = _element("5035", _element("47e1", b"\5") + _element("47e2", b"key"))
+    encoding = _element("5031", b"\0") + _element("5032", b"\1") + _element("5033", b"\1") + encryption
+    content = path.read_bytes()
+    tracks = [match.start() for match in re.finditer(bytes.fromhex("1654ae6b"), content)][-1] + 4
+    at, stop = _size(content, tracks)
+    entries, end = b"", at + stop
+    while at < end:
+        start, size = _size(content, at + 1)
+        entry = content[start : start + size]
+        is_track = content[at] == 0xAE
+        entries += _element("ae", entry + _element("6d80", _element("6240", encoding))) if is_track else b""
+        at = start + size
+    path.write_bytes(content[: tracks - 4] + _element("1654ae6b", entries) + content[end:])
+    return path
+
+
+def _element(name: str, content: bytes) -> bytes:
+    return bytes.fromhex(name) + (1 << 56 | len(content)).to_bytes(8) + content
+
+
+def _size(content: bytes, at: int) -> tuple[int, int]:
+    """Where the content of an EBML element begins whose size is here, and how long it is."""
+    length = 9 - content[at].bit_length()
+    return at + length, int.from_bytes(content[at : at + length]) & (1 << 7 * length) - 1

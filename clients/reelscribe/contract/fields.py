@@ -23,7 +23,7 @@ LARGEST = 2**53
 """Largest whole number that is expected anywhere; up to it, every program reads numbers of JSON exactly."""
 
 
-_ABSENT = ("speaker", "translation", "stream_index", "other_streams", "mirrored")
+_ABSENT = ("speaker", "translation", "stream_index", "other_streams", "mirrored", "gaps")
 """Fields that are left out where they are None."""
 
 

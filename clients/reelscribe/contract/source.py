@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
+from reelscribe.contract.fields import check_types, known_fields, read_list
 from reelscribe.errors import MediaError
 
 _VIDEO = (
@@ -130,6 +131,16 @@ class Header:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A stretch of a video without frames, because a part of the file cannot be read."""
+
+    start: float
+    """Time at which the last frame before it disappears, in seconds."""
+    end: float
+    """Presentation time of the first frame after it, in seconds."""
+
+
+@dataclass(frozen=True)
 class VideoInfo:
     """Description of a video stream, from the header of its file and from its packets."""
 
@@ -166,6 +177,25 @@ class VideoInfo:
     """Number of other video streams, besides pictures such as covers, which are not read; None if there are none."""
     mirrored: bool | None = None
     """True if a player exchanges left and right of the stored frames, before it turns them; None if it does not."""
+    gaps: tuple[Gap, ...] | None = None
+    """Where frames are missing between others, in the order of time; None if none are."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self, dict_factory=known_fields)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Raises:
+            TypeError: A field is missing, unknown, or of another type.
+        """
+        gaps = tuple(Gap(**gap) for gap in read_list("gaps", value.get("gaps", ()))) or None
+        info = cls(**{**value, "gaps": gaps})
+        for each in (info, *(gaps or ())):
+            check_types(each)
+        return info
 
     @property
     def shown_size(self) -> tuple[int, int]:

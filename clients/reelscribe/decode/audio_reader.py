@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import av
 import numpy as np
@@ -21,22 +21,21 @@ import soxr
 from av.audio.stream import AudioStream
 from av.filter import Graph
 from av.format import Flags
-from av.stream import Discard, Stream
+from av.stream import Discard
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import to_int16
 from reelscribe.decode.container import (
     FOLLOW,
     MISSING_SECONDS,
-    Timeline,
-    demux,
     has_format_flag,
-    missing_bytes,
     missing_seconds,
     open_container,
     read_error_reason,
     stated_end,
+    why_fragments_missing,
 )
+from reelscribe.decode.packets import Timeline, belongs_to, demux, encrypted_share, encryption_reason, is_encrypted
 from reelscribe.decode.streams import Continuation
 from reelscribe.errors import MediaError
 
@@ -49,6 +48,9 @@ SAMPLE_RATES = range(1_000, 3_072_001)
 UNDECODABLE_SHARE = 0.02
 """A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Sometimes a decoder
 refuses a packet of an undamaged file, often the first."""
+
+PACKETS_PER_LOOK = 16
+"""Number of packets after which a reader looks again whether they are encrypted."""
 
 LEADING_PACKETS = 50
 """Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
@@ -115,7 +117,10 @@ class AudioReader:
         if codec is None:
             raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
+        self._packets = self._undecodable_packets = self._encrypted_packets = 0
         self._problem = _header_problem(layout.nb_channels, codec.sample_rate)
+        if (share := self._encrypted_share(is_odd=bool(self._problem))) == 1:
+            raise MediaError(encryption_reason(self.stream, share))
         if self._problem and (layout.nb_channels or codec.sample_rate):  # neither is known of audio that begins late
             raise MediaError(self._problem)
         if " channels" in layout.name and layout.nb_channels:
@@ -123,11 +128,10 @@ class AudioReader:
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
         self._bit_rate = codec.bit_rate or 0
-        self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
-        self.timeline, self._continuation = Timeline(container), Continuation(container, stream)
+        self.timeline, self._continuation = Timeline(container, container.name), Continuation(container, stream)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
         self._reads_audio_only = "mp4" in container.format.name
@@ -139,6 +143,10 @@ class AudioReader:
         """Decode all frames that can be decoded, in order; call this once. At its end, set `why_incomplete`."""
         for packet in self._demux():
             self._packets += 1
+            may_be_encrypted = self._encrypted_packets or self._packets % PACKETS_PER_LOOK == 1  # asking takes long
+            if may_be_encrypted and is_encrypted(packet):
+                self._encrypted_packets += 1
+                continue
             try:
                 frames = packet.decode()
             except av.FFmpegError:
@@ -163,7 +171,7 @@ class AudioReader:
         try:
             for packet in demux(self.container, self._heartbeat, self.timeline):
                 self._continuation.add(packet)
-                if _belongs_to(packet, self.stream):
+                if belongs_to(packet, self.stream):
                     self._bytes += packet.size
                     yield packet
                 elif self._continuation.successor is not None and self._continuation.can_be_followed:
@@ -181,7 +189,10 @@ class AudioReader:
         assert isinstance(stream, AudioStream)
         self.stream, self._bytes = stream, 0
         self.stream.codec_context.thread_count = 1
-        self.timeline, self._continuation = Timeline(self.container), Continuation(self.container, stream)
+        self.timeline, self._continuation = (
+            Timeline(self.container, self.container.name),
+            Continuation(self.container, stream),
+        )
 
     def _is_undamaged(self, packet: av.Packet[AudioStream]) -> bool:
         """Return whether a packet that cannot be decoded is no damage."""
@@ -192,11 +203,14 @@ class AudioReader:
 
     def _find_damage(self) -> str | None:
         """Compare what was read with what the header states."""
+        damage = self.timeline.why_damaged(self.timeline.gaps(self.stream))
+        if share := self._encrypted_share(is_odd=bool(damage)):
+            return encryption_reason(self.stream, share)
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
-        if lacking := missing_bytes(self.container, self.container.name):
-            return f"cut short: {lacking} of the bytes it announces are missing"
+        if reason := why_fragments_missing(self.container, self.container.name):
+            return reason
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
             return f"damaged: {undecodable} of {packets} packets cannot be decoded"
@@ -208,7 +222,11 @@ class AudioReader:
             missing = stated - self._decoded_seconds
             if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
                 return f"damaged: {missing:.1f} of {stated:.1f} s of audio cannot be found"
-        return None
+        return damage
+
+    def _encrypted_share(self, *, is_odd: bool) -> float:
+        counts = self._packets, self._encrypted_packets
+        return encrypted_share(self.container, self.container.name, self.stream, *counts, is_odd=is_odd)
 
     def _missing_seconds(self) -> float:
         """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
@@ -243,10 +261,6 @@ def _header_problem(channels: int, sample_rate: int) -> str | None:
     if sample_rate not in SAMPLE_RATES:
         return f"expected audio of {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]} samples a second, got {sample_rate}"
     return None
-
-
-def _belongs_to(packet: av.Packet[Stream], stream: AudioStream) -> TypeGuard[av.Packet[AudioStream]]:
-    return packet.stream is stream
 
 
 class Resampler:

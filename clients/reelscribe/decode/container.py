@@ -1,18 +1,15 @@
-"""Open a media file with FFmpeg, read its packets, and find out whether it is complete.
+"""Open a media file with FFmpeg, and find out whether it is cut short.
 
 FFmpeg also reads lists of other files, such as playlists, and would open whatever they name: files of the machine, its
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
-
-Times are those of the file, with one exception: where the clock of a recording jumps back, as it does where transport
-streams or Ogg files were joined, what follows is moved to the end of what came before. So times never go back. One or
-two frames before such a joint of transport streams may count as undecodable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import av
 from av.container import InputContainer
@@ -40,20 +37,13 @@ _PLAYLISTS = {"concat", "dash", "hls", "imf", "sdp"}
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
 
-PACKETS_PER_HEARTBEAT = 100
-"""Number of packets after which a reader calls its heartbeat again."""
-
-JUMP_BACK_SECONDS = 0.5
-"""A clock has jumped back if decoding times decrease by more than this. FFmpeg's guesses of missing times differ by
-less."""
-
-JUMP_AHEAD_SECONDS = 40_000.0
-"""A clock has jumped back, too, if it seems to jump ahead by more than this: FFmpeg takes some jumps for a wrap of the
-clock of 33 bits, which counts 95,444 s, and adds those."""
-
 MISSING_SECONDS = 1.0
 """A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
 complete files differ by less."""
+
+MISSING_SHARE = 0.02
+"""A file is incomplete if nothing can be read in more than this share of it at its end, or if its header states more
+frames than it has by more than one frame plus this share of its frames. Complete files differ by less."""
 
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
@@ -168,7 +158,7 @@ def open_without_probing(name: str | SparseFile, **options: str) -> InputContain
         av.FFmpegError: The file is not a media file, or cannot be read.
     """
     has_full_header = False
-    with suppress(OSError), _opened(name) as file:  # FFmpeg tells why a file cannot be read
+    with suppress(OSError), opened(name) as file:  # FFmpeg tells why a file cannot be read
         has_full_header = (file.read(8) or b"")[4:] == b"ftyp"
     if has_full_header:
         container = open_container(name, skip_frame="all", **options)
@@ -178,8 +168,8 @@ def open_without_probing(name: str | SparseFile, **options: str) -> InputContain
     return open_container(name, **options)
 
 
-class _Readable(Protocol):
-    """What boxes are read from: an open file."""
+class Readable(Protocol):
+    """An open file whose bytes are read without FFmpeg."""
 
     def seek(self, offset: int, /) -> int:
         """Go to a byte."""
@@ -189,7 +179,8 @@ class _Readable(Protocol):
 
 
 @contextmanager
-def _opened(name: str | SparseFile) -> Iterator[_Readable]:
+def opened(name: str | SparseFile) -> Iterator[Readable]:
+    """Open what `open_for_ffmpeg` yields, or a copy that has only what was fetched, to read its bytes."""
     if isinstance(name, SparseFile):
         yield name.rewind()
     else:
@@ -207,105 +198,6 @@ def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     """Return whether FFmpeg gives a container format a flag."""
     mask: Any = flag.value  # PyAV annotates it wrongly
     return bool(container_format.flags & mask)
-
-
-class Timeline:
-    """Places the packets of a file on one timeline, even if the clock of the file jumps back.
-
-    Args:
-        container: The open file.
-        offsets: `offsets` of a timeline that has seen all streams of the file, if this one sees only some of them.
-    """
-
-    offsets: list[float]
-    """Seconds that are added to the times of each part of the file, from one jump of the clock to the next."""
-    end_seconds: float = 0.0
-    """Latest time so far at which a packet ends; 0.0 if no packet has a time."""
-
-    def __init__(self, container: InputContainer, offsets: Sequence[float] = ()) -> None:
-        self.offsets = list(offsets) or [0.0]
-        self._may_jump = has_format_flag(container.format, Flags.ts_discont)
-        self._ticks: dict[int, float] = {}  # seconds, for each stream
-        # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
-        # behind packets of the next part in other streams.
-        self._parts: dict[int, tuple[int, float]] = {}
-
-    def place(self, packet: av.Packet[Any]) -> None:
-        """Move a packet to its time on the timeline. Packets must come in the order of the file."""
-        stream, pts = packet.stream_index, packet.pts
-        tick = self._ticks.get(stream) or self._ticks.setdefault(stream, float(packet.time_base or 0))
-        if self._may_jump and packet.dts is not None:
-            ticks = round(self._offset(stream, packet.dts * tick) / tick)
-            if ticks:
-                packet.dts += ticks
-                packet.pts = pts = None if pts is None else pts + ticks
-        if pts is not None:
-            end = (pts + (packet.duration or 0)) * tick
-            if end > self.end_seconds:
-                self.end_seconds = end
-
-    def _offset(self, stream_index: int, seconds: float) -> float:
-        """Return the offset of a packet of a stream with the decoding time `seconds`."""
-        part, last = self._parts.get(stream_index, (0, seconds))
-        if not -JUMP_BACK_SECONDS <= seconds - last <= JUMP_AHEAD_SECONDS:
-            part += 1
-            if part == len(self.offsets):
-                self.offsets.append(self.end_seconds - seconds)
-        self._parts[stream_index] = part, seconds
-        return self.offsets[part]
-
-
-def demux(
-    container: InputContainer, heartbeat: Callable[[], None], timeline: Timeline | None = None
-) -> Iterator[av.Packet[Stream]]:
-    """Read the packets of all streams of an open file, in the order of the file.
-
-    Args:
-        container: The open file.
-        heartbeat: Called before the first packet and again after every `PACKETS_PER_HEARTBEAT` packets.
-        timeline: The timeline on which packets are placed; by default a new one.
-
-    Yields:
-        Each packet that has content. The empty ones, which mark the ends of the streams, are left out: a decoder would
-        take one for the end of the file.
-
-    Raises:
-        av.FFmpegError: The file cannot be read any further.
-        UnicodeError: The same; FFmpeg's message is not UTF-8.
-    """
-    timeline = timeline or Timeline(container)
-    for count, packet in enumerate(packets_of(container)):
-        if count % PACKETS_PER_HEARTBEAT == 0:
-            heartbeat()
-        timeline.place(packet)
-        yield packet
-
-
-def packets_of(container: InputContainer, *streams: Stream) -> Iterator[av.Packet[Any]]:
-    """Read the packets of streams, with the times that the file states.
-
-    Args:
-        container: The open file.
-        streams: The streams; none for all of them.
-
-    Yields:
-        Each packet that has content, as `demux` does.
-
-    Raises:
-        av.FFmpegError: The file cannot be read any further.
-        UnicodeError: The same; FFmpeg's message is not UTF-8.
-    """
-    merged, positions = is_followed(container), dict[int, int]()
-    with suppress(IndexError):  # PyAV raises it at the end, if FFmpeg has found streams that it does not know
-        for packet in container.demux(*streams):
-            if not packet.size:
-                continue
-            if merged and packet.pos is not None:
-                # FFmpeg keeps the last packet before a change of identifiers until the file ends, out of its order.
-                if packet.pos < positions.get(packet.stream_index, 0):
-                    continue
-                positions[packet.stream_index] = packet.pos
-            yield packet
 
 
 def is_followed(container: InputContainer) -> bool:
@@ -364,27 +256,63 @@ def may_state_end_time(container: InputContainer) -> bool:
     return is_from_zero and not muxer.startswith("libebml")
 
 
-def missing_bytes(container: InputContainer, name: str | SparseFile) -> int:
-    """Return how many bytes the last fragment of a fragmented MP4 file announces behind the end of the file.
+def why_fragments_missing(container: InputContainer, name: str | SparseFile) -> str | None:
+    """Return why the end of a fragmented MP4 file is missing.
 
-    Each fragment states its own length alone, so a file that ends between two of them looks complete.
+    Each fragment states its own length alone, so a file that ends between two of them looks complete, and FFmpeg takes
+    zeros for its end.
 
     Args:
         container: The open file.
         name: What was opened.
 
     Returns:
-        The number of bytes; 0 if nothing is missing, or if the file is no fragmented MP4.
+        The reason; None if nothing is missing, or if the file is no fragmented MP4.
     """
     if not is_fragmented(container):
-        return 0
-    with _opened(name) as file:
-        kind, end = next(((kind, end) for kind, end in _boxes(file) if end > container.size), (b"", 0))
-    return end - container.size if kind in _FRAGMENT_BOXES else 0
+        return None
+    size, last = container.size, _Box(b"", 0)
+    with opened(name) as file:
+        for box in _boxes(file):
+            if box.end > size and box.kind in _FRAGMENT_BOXES:
+                return f"cut short: {box.end - size} of the bytes it announces are missing"
+            last = box
+        file.seek(last.end)
+        are_zeros = file.read(8) == bytes(8)
+    if are_zeros and size - last.end > MISSING_SHARE * size:
+        return f"cut short: nothing can be read in the last {size - last.end} of its {size} bytes"
+    return None
 
 
-def _boxes(file: _Readable) -> Iterator[tuple[bytes, int]]:
-    """Yield the type of each outermost box of an MP4 file, and where it ends; the last one may reach beyond the file.
+def lacks_fragments(container: InputContainer, name: str | SparseFile) -> bool:
+    """Return whether fragments of a fragmented MP4 file are missing between others, as far as their numbers tell.
+
+    Some programs leave out numbers for fragments that they write to other files.
+
+    Args:
+        container: The open file.
+        name: What was opened.
+    """
+    if not is_fragmented(container):
+        return False
+    with opened(name) as file:
+        numbers = [box.number for box in _boxes(file) if box.kind == b"moof"]
+    return any(after > before + 1 for before, after in pairwise(numbers))
+
+
+class _Box(NamedTuple):
+    """An outermost box of an MP4 file."""
+
+    kind: bytes
+    """Its type, of four bytes."""
+    end: int
+    """Where it ends; the last one may reach beyond the file."""
+    number: int = 0
+    """The sequence number of a fragment (moof)."""
+
+
+def _boxes(file: Readable) -> Iterator[_Box]:
+    """Yield the outermost boxes of an MP4 file.
 
     Args:
         file: The open file.
@@ -392,14 +320,15 @@ def _boxes(file: _Readable) -> Iterator[tuple[bytes, int]]:
     at = 0
     for _ in range(MAX_BOXES):
         file.seek(at)
-        # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
-        header = file.read(16) or b""
+        # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few. A fragment begins with its
+        # number, section 8.8.5.
+        header = file.read(24) or b""
         size, kind = int.from_bytes(header[:4]), header[4:8]
         size = int.from_bytes(header[8:16]) if size == 1 else size
         if size < 8:  # the box reaches to the end of the file, or this is the end
             return
         at += size
-        yield kind, at
+        yield _Box(kind, at, int.from_bytes(header[20:24]))
 
 
 def has_full_index(file: SparseFile) -> bool:
@@ -417,7 +346,7 @@ def has_full_index(file: SparseFile) -> bool:
     with open_without_probing(file) as container:
         codecs = {stream.codec_context.name for stream in container.streams if stream.codec_context}
         is_indexed = "mp4" in container.format.name and codecs <= _INDEXED_CODECS
-    return is_indexed and not any(kind == b"moof" for kind, _ in _boxes(file.rewind()))
+    return is_indexed and not any(box.kind == b"moof" for box in _boxes(file.rewind()))
 
 
 def read_error_reason(container: InputContainer, error: Exception) -> str:

@@ -31,15 +31,17 @@ from numpy.typing import NDArray
 from reelscribe._files import SparseFile
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
-from reelscribe.decode.container import (
-    INDEXED_FORMATS,
-    PACKETS_PER_HEARTBEAT,
-    Timeline,
-    open_without_probing,
-    packets_of,
-)
+from reelscribe.decode.container import INDEXED_FORMATS, open_without_probing
 from reelscribe.decode.frame_conversion import opaque
 from reelscribe.decode.packet_index import PacketIndex
+from reelscribe.decode.packets import (
+    PACKETS_PER_HEARTBEAT,
+    Timeline,
+    belongs_to,
+    is_usable,
+    logged_errors,
+    read_packets,
+)
 from reelscribe.decode.random_access import (
     MAX_REORDER,
     DecodeRun,
@@ -254,7 +256,7 @@ class _Decoder:
         self._packets, self._heartbeat, self._seeking = packets, heartbeat, seeking
         self._has_pts = bool(len(packets.pts))
         self._filter = PacketFilter(stream)
-        self._timeline = Timeline(container, packets.clock_offsets)
+        self._timeline = Timeline(container, container.name) if len(packets.clock_offsets) > 1 else None
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0
@@ -289,13 +291,13 @@ class _Decoder:
         yield from waiting
 
     def _decode_packet(self, packet: av.Packet[VideoStream] | None) -> list[av.VideoFrame]:
-        errors = _logged_errors()
+        errors = logged_errors()
         try:
             frames = self._codec.decode(packet)
         except av.FFmpegError:
             self.on_damage()
             return []  # a damaged packet only costs its own frame
-        if _logged_errors() > errors or any(frame.is_corrupt for frame in frames):
+        if logged_errors() > errors or any(frame.is_corrupt for frame in frames):
             self.on_damage()
         return frames
 
@@ -323,7 +325,7 @@ class _Decoder:
                 self._count_dropped_packet()
             if started and self._can_drop(packet, index):
                 self._count_dropped_packet()
-            elif started and not packet.is_corrupt:
+            elif started and is_usable(packet):
                 yield packet
             if started and index == run.last >= 0:
                 return
@@ -336,10 +338,13 @@ class _Decoder:
 
     def _demux(self) -> Iterator[av.Packet[VideoStream]]:
         with suppress(av.FFmpegError):  # the frames after a read error are lost
-            for packet in packets_of(self._container, self._stream):
-                if len(self._packets.clock_offsets) > 1:
+            # All streams tell together where the clock jumps.
+            streams = () if self._timeline else (self._stream,)
+            for packet in read_packets(self._container, self._heartbeat, *streams):
+                if self._timeline:
                     self._timeline.place(packet)
-                yield self._filter.unpack(packet)
+                if belongs_to(packet, self._stream):
+                    yield self._filter.unpack(packet)
 
     def _seek(self, keyframe: int, seconds_before: float) -> None:
         try:
@@ -353,11 +358,6 @@ class _Decoder:
         self._dropped_packets += 1
         if self._dropped_packets % PACKETS_PER_HEARTBEAT == 0:
             self._heartbeat()
-
-
-def _logged_errors() -> int:
-    """Return how many errors FFmpeg has logged in this process, also of pictures that it shows with something else."""
-    return av.logging.get_last_error()[0]
 
 
 def check_decord(*, scales: bool) -> None:

@@ -11,33 +11,30 @@ from array import array
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
 
 import av
 import numpy as np
 from av.format import Flags
-from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe._files import SparseFile
-from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.contract.source import DynamicRange, Gap, VideoInfo
 from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
     FOLLOW,
     FROM_INDEX,
     INDEXED_FORMATS,
     MISSING_SECONDS,
-    Timeline,
-    demux,
+    MISSING_SHARE,
     ffmpeg_reason,
     has_format_flag,
     has_full_index,
-    missing_bytes,
     missing_seconds,
     open_without_probing,
     read_error_reason,
     stated_seconds,
+    why_fragments_missing,
 )
 from reelscribe.decode.frame_conversion import (
     Stated,
@@ -46,13 +43,19 @@ from reelscribe.decode.frame_conversion import (
     dynamic_range_of_transfer,
     read_stated,
 )
+from reelscribe.decode.packets import (
+    GAP_SECONDS,
+    Timeline,
+    belongs_to,
+    demux,
+    encrypted_share,
+    encryption_reason,
+    is_encrypted,
+    is_usable,
+)
 from reelscribe.decode.random_access import find_closed_gops
 from reelscribe.decode.streams import Continuation, choose_streams, streams_of, which_stream
 from reelscribe.errors import MediaError, NoPictures
-
-MISSING_SHARE = 0.02
-"""A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
-frames. Inexact headers of complete files differ by less."""
 
 STATED_TOLERANCE = 0.05
 """Largest share by which a stated frame rate may differ from the counted one, and a stated duration be too short."""
@@ -175,7 +178,7 @@ class _Scan:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
         self._stated_range = dynamic_range_of_transfer(self._video.codec_context.color_trc)  # a decoder may forget it
-        self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
+        self._filter, self._timeline = PacketFilter(self._video), Timeline(container, name)
         self.continuation = Continuation(container, self._video)
         self._first_decoder = _FirstFrameDecoder(self._video, self._format)
         self._closed_gops = ClosedGopDetector(self._video)
@@ -185,7 +188,7 @@ class _Scan:
         self._gop_starts, self._mpeg4_types = array("b"), array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
-        self._packets, self._corrupt_packets = 0, 0
+        self._packets = self._corrupt_packets = self._encrypted_packets = 0
         self._read_error: str | None = None
         self._read(heartbeat)
 
@@ -193,9 +196,11 @@ class _Scan:
         try:
             for packet in demux(self._container, heartbeat, self._timeline):
                 self.continuation.add(packet)
-                if _belongs_to(packet, self._video):
+                if belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
+                    if packet.is_keyframe or self._encrypted_packets:  # asking takes long
+                        self._encrypted_packets += is_encrypted(packet)
                     self._add(self._filter.unpack(packet))
             self._first_decoder.flush()
         except (av.FFmpegError, UnicodeError) as error:
@@ -231,6 +236,7 @@ class _Scan:
 
     def result(self) -> PacketIndex:
         if not self._keyframes:
+            self._encryption(is_odd=True)
             raise MediaError("expected frames in its video stream, got none; is it cut short?")
         keyframes, order = np.array(self._keyframes, bool), np.arange(len(self._keyframes))
         pts = np.empty(0, np.int64)
@@ -246,7 +252,8 @@ class _Scan:
         # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
-        why_incomplete = self._why_incomplete(len(times))
+        gaps = self._gaps(times)
+        why_incomplete = self._why_incomplete(len(times), self._timeline.why_damaged(gaps))
         stated = read_stated(self._container, self._video, self._dynamic_range, self._first_decoder.first_frame)
         is_odd = skipped or why_incomplete or not identify or self._indexed  # its packets tell no GOPs
         return PacketIndex(
@@ -263,7 +270,7 @@ class _Scan:
             first_frame=None if skipped else self._first_decoder.first_frame,
             corrupt_packets=self._corrupt_packets,
             stated=stated,
-            info=self._info(times[skipped:], skipped, stated),
+            info=self._info(times[skipped:], skipped, stated, gaps),
             why_incomplete=why_incomplete,
         )
 
@@ -330,7 +337,27 @@ class _Scan:
         first = self._first_decoder.first_frame
         return dynamic_range_of(first, self._stated_range) if first else self._stated_range
 
-    def _info(self, times: NDArray[np.float64], skipped: int, stated: Stated) -> VideoInfo:
+    def _encryption(self, *, is_odd: bool) -> str | None:
+        """Return the reason why a part of the stream is encrypted, or None. If all of it is, raise MediaError."""
+        counts = self._packets, self._encrypted_packets
+        share = encrypted_share(self._container, self._name, self._video, *counts, is_odd=is_odd)
+        if share == 1:
+            raise MediaError(encryption_reason(self._video, share))
+        return encryption_reason(self._video, share) if share else None
+
+    def _gaps(self, times: NDArray[np.float64]) -> tuple[Gap, ...]:
+        """Return where frames are missing: not where those that are stored later than others fill a gap."""
+        gaps, frame = list[Gap](), 1 / (self._frame_rate or 1)
+        for gap in self._timeline.gaps(self._video):
+            first, stop = np.searchsorted(times, [gap.start - 1.5 * frame, gap.end + frame])
+            if stop - first > 1:
+                before = int(first + np.diff(times[first:stop]).argmax())
+                start, end = float(times[before]) + frame, float(times[before + 1])
+                if end - start > GAP_SECONDS:
+                    gaps.append(Gap(round(start, 6), round(end, 6)))
+        return tuple(gaps)
+
+    def _info(self, times: NDArray[np.float64], skipped: int, stated: Stated, gaps: tuple[Gap, ...]) -> VideoInfo:
         audio, codec = self._audio, self._video.codec_context
         first = self._first_decoder.first_frame
         shown = cropped(first, stated.margins) if first else self._video
@@ -362,10 +389,13 @@ class _Scan:
             stream_index=index,
             other_streams=others,
             mirrored=stated.mirrored or None,
+            gaps=gaps or None,
         )
 
-    def _why_incomplete(self, frames: int) -> str | None:
-        """Compare the packets with what the header states."""
+    def _why_incomplete(self, frames: int, damage: str | None) -> str | None:
+        """Return why frames are missing: they are encrypted, or the header states more than there is, or `damage`."""
+        if encryption := self._encryption(is_odd=bool(damage)):
+            return encryption
         if why := self._read_error or self.continuation.why_incomplete:
             return why
         end_seconds = self._timeline.end_seconds
@@ -377,9 +407,7 @@ class _Scan:
         missing_frames = self._video.frames - max(self._packets, numbers)
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
-        if lacking := missing_bytes(self._container, self._name):
-            return f"cut short: {lacking} of the bytes it announces are missing"
-        return None
+        return why_fragments_missing(self._container, self._name) or damage
 
 
 def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.float64]:
@@ -397,10 +425,6 @@ def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.f
             before = times[max(0, k - REPEATS) : k]
             times[max(0, k - REPEATS) : k] = np.minimum(before, times[k] - frame_ticks * np.arange(len(before), 0, -1))
     return times
-
-
-def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
-    return packet.stream is video
 
 
 class _FirstFrameDecoder:
@@ -440,7 +464,7 @@ class _FirstFrameDecoder:
 
     def _decode(self, packet: av.Packet[VideoStream]) -> None:
         try:
-            frames = None if packet.is_corrupt else self._codec.decode(packet)
+            frames = self._codec.decode(packet) if is_usable(packet) else None
         except av.FFmpegError:
             frames = None
         if frames:

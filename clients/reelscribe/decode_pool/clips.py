@@ -12,7 +12,7 @@ can be decoded. The replies are those of `child_channel.py`, with::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,7 +154,7 @@ class ReadClips(ReadCommand[OpenedClips, DecodedClipBatch]):
     def parse_opened(self, reply: dict[str, Any]) -> OpenedClips:
         """Parse the content of an "opened" reply."""
         shots = None if reply["shots"] is None else [Section(*shot) for shot in reply["shots"]]
-        fields = {**reply, "info": VideoInfo(**reply["info"]), "shots": shots}
+        fields = {**reply, "info": VideoInfo.from_json(reply["info"]), "shots": shots}
         return OpenedClips(**fields, cutting=self.task.cutting)
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedClips, slots: Slots) -> DecodedClipBatch:  # noqa: ARG002 - each clip has its size
@@ -206,7 +206,7 @@ def feed(channel: ChildChannel, task: Any, spans: list[Any], clips_per_batch: in
 
 
 def _queue_opened(channel: ChildChannel, video: ClipVideo) -> None:
-    info, incomplete = asdict(video.info), video.why_incomplete
+    info, incomplete = video.info.to_json(), video.why_incomplete
     queue_opened(channel, video.file, info=info, clips=video.count, why_incomplete=incomplete, shots=video.shots)
 
 

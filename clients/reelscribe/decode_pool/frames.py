@@ -154,7 +154,7 @@ class ReadFrames(ReadCommand[OpenedVideo, DecodedFrameBatch]):
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
         by_substitute = reply.pop("decoder") != self.task.decoder
-        info, input_size = VideoInfo(**reply["info"]), InputSize(**reply["input_size"])
+        info, input_size = VideoInfo.from_json(reply["info"]), InputSize(**reply["input_size"])
         shots = None if reply["shots"] is None else [Section(*shot) for shot in reply["shots"]]
         fields = {**reply, "info": info, "input_size": input_size, "shots": shots, "by_substitute": by_substitute}
         return OpenedVideo(**fields, shots_only=self.task.sampling is None)
@@ -216,7 +216,7 @@ def feed(
     queue_opened(
         channel,
         video.file,
-        info=asdict(video.info),
+        info=video.info.to_json(),
         input_size=asdict(video.input_size),
         chosen=len(video.chosen),
         end_seconds=video.end_seconds,

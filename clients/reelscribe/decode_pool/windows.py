@@ -76,7 +76,7 @@ class ReadWindows(ReadCommand[OpenedVideo, DecodedWindowBatch]):
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
-        info, size = VideoInfo(**reply["info"]), InputSize(**reply["input_size"])
+        info, size = VideoInfo.from_json(reply["info"]), InputSize(**reply["input_size"])
         return OpenedVideo(**{**reply, "info": info, "input_size": size})
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedVideo, slots: Slots) -> DecodedWindowBatch:  # noqa: ARG002 - the command knows the size
@@ -107,7 +107,7 @@ def feed(channel: ChildChannel, task: Any, windowing: Any, windows_per_batch: in
         queue_opened(
             channel,
             video.file,
-            info=asdict(video.info),
+            info=video.info.to_json(),
             input_size=asdict(video.input_size),
             chosen=len(video.chosen),
             end_seconds=video.end_seconds,

@@ -29,19 +29,18 @@ class SavedVideo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {**vars(self), "info": known_fields(vars(self.info).items())}
+        return {**vars(self), "info": self.info.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
         saved = cls(
-            VideoInfo(**value["info"]),
+            VideoInfo.from_json(value["info"]),
             read_number("end_seconds", value["end_seconds"]),
             value["why_incomplete"],
             None if value["shots"] is None else [_section(*shot) for shot in value["shots"]],
         )
         check_types(saved)
-        check_types(saved.info)
         return saved
 
 

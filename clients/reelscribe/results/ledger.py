@@ -418,8 +418,9 @@ class Ledger:
         ((opened, _),) = self._select(_FIND_OPENED, job)
         rows = self._database.execute(_FIND_BATCHES, (job,))
         if kind == "captions":
-            end = SavedVideo.from_json(json.loads(opened)).end_seconds if opened else 0.0
-            return [*caption_spans(frame_results(SavedFrameBatch.from_json(*row) for row in rows), end)]
+            results = frame_results(SavedFrameBatch.from_json(*row) for row in rows)
+            video = SavedVideo.from_json(json.loads(opened)) if opened else None
+            return [*caption_spans(results, video.end_seconds, video.info.gaps or ())] if video else []
         clips = clip_results(SavedClipBatch.from_json(*row) for row in rows)
         return [Segment(clip.start, clip.end, clip.text) for clip in clips if isinstance(clip, DescribedClip)]
 

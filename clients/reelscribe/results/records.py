@@ -7,10 +7,11 @@ the ledger whenever they are asked for, one after the other. Their texts get fla
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -33,7 +34,7 @@ from reelscribe.contract.outcomes import (
     Turn,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Section, Source, Transition, VideoInfo
+from reelscribe.contract.source import AudioInfo, Gap, Section, Source, Transition, VideoInfo
 from reelscribe.contract.speech import BOTH, Word, transcribed_channels
 from reelscribe.errors import OutputError
 from reelscribe.results.flags import Described, chosen_to_differ, speech_flags, with_flags
@@ -99,7 +100,7 @@ class CaptionResult:
 
     def spans(self) -> Iterator[Segment]:
         """Yield equal captions in a row as one span; see `caption_spans`."""
-        return caption_spans(self.results(), self.end_seconds)
+        return caption_spans(self.results(), self.end_seconds, (self.video and self.video.gaps) or ())
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ class Record:
         yield "extra", self.extra
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
-        yield "media", known_fields(vars(video).items()) if video else None
+        yield "media", video.to_json() if video else None
         yield "audio", {**known_fields(vars(heard.audio).items()), "seconds": heard.decoded_seconds} if heard else None
         summary = self.summary_result and self.summary_result.summary
         yield "summary", {**vars(summary), "keywords": [*summary.keywords]} if summary else None
@@ -487,24 +488,28 @@ class FinishedSource(NamedTuple):
     """The id of the settings for each kind of results that was made."""
 
 
-def caption_spans(results: Iterable[FrameResult], end_seconds: float) -> Iterator[Segment]:
-    """Yield equal captions in a row as one span, which lasts until the next different frame or the end.
+def caption_spans(results: Iterable[FrameResult], end_seconds: float, gaps: Iterable[Gap] = ()) -> Iterator[Segment]:
+    """Yield equal captions in a row as one span, which lasts until the next different frame, a gap or the end.
 
     Frames with an empty caption, or with none, are in no span.
 
     Args:
         results: The result of each chosen frame, in order.
         end_seconds: Presentation time at which the part of the video ends from which frames are chosen.
+        gaps: The gaps of the video, in the order of time.
     """
     start, text = 0.0, ""
-    for result in results:
+    last = Failure(-1, end_seconds, "")  # ends the last span
+    waiting = deque(gaps)
+    for result in chain(results, [last]):
         next_text = result.text if isinstance(result, Caption) else ""
-        if next_text != text:
+        while waiting and waiting[0].start <= start:
+            waiting.popleft()
+        is_behind_gap = bool(waiting) and waiting[0].start < result.pts_seconds
+        if next_text != text or is_behind_gap:
             if text:
-                yield Segment(start, result.pts_seconds, text)
+                yield Segment(start, max(start, waiting[0].start if is_behind_gap else result.pts_seconds), text)
             start, text = result.pts_seconds, next_text
-    if text:
-        yield Segment(start, max(start, end_seconds), text)
 
 
 def _with_few_in_memory(result: Result) -> Result:

@@ -23,8 +23,8 @@ from av.audio.stream import AudioStream
 from reelscribe._child_process import Send, messages, serve
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.container import demux
 from reelscribe.decode.frame_conversion import dynamic_range_of_transfer
+from reelscribe.decode.packets import demux, is_usable
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.viewer.media.unindexed_video import find_streams, make_scaler, open_media
 
@@ -142,7 +142,7 @@ def _copy(
 
 def _decoded(packet: Any) -> list[Any]:
     try:
-        frames: list[Any] = packet.decode()
+        frames: list[Any] = packet.decode() if is_usable(packet) else []
     except av.FFmpegError:
         return []  # a damaged packet costs its own frames
     return frames

@@ -1,0 +1,118 @@
+"""Parts of a file that FFmpeg skips in silence are told, and what is behind them is read.
+
+Pictures show their number, and picture n was given the time n / 25 s.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reelscribe.contract.frames import InputSize
+from reelscribe.contract.source import Gap
+from reelscribe.decode.video import Video, VideoTask
+from support import audio, odd_media
+from support.odd_media import FPS, hole, number_of, write
+
+NUMBERS = range(250)
+SECONDS = len(NUMBERS) / FPS
+
+
+class Seen:
+    """What is said about a video, with every frame decoded."""
+
+    def __init__(self, path: Path) -> None:
+        with Video(VideoTask(str(path), InputSize(odd_media.WIDTH, odd_media.HEIGHT), resize="exact")) as video:
+            self.why_incomplete, self.gaps, self.times = video.why_incomplete, video.info.gaps, video.times
+            frames = list(video.frames(range(len(video.chosen))))
+        self.numbers = [None if frame.image is None else number_of(frame.image) for frame in frames]
+
+
+CODECS = {
+    "hole.mkv": ("libx264", "libopus"),
+    "hole.webm": ("libvpx", "libopus"),
+    "hole.ts": ("mpeg2video", "mp2"),
+    "hole.mpg": ("mpeg2video", "mp2"),
+    "hole.flv": ("flv1", "aac"),
+    "hole.nut": ("mpeg4", "mp2"),
+    "hole.asf": ("wmv2", "mp2"),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_hole_of_zeros_is_damage_and_what_is_behind_it_is_read(tmp_path, name):
+    codec, sound = CODECS[name]
+    path = write(tmp_path / name, codec, NUMBERS, audio=sound)
+    whole = Seen(path)
+    assert (whole.why_incomplete, whole.gaps, audio.read(path).why_incomplete) == (None, (), None)
+    seen, read = Seen(hole(path, 0.3, 0.7)), audio.read(path)
+    assert seen.why_incomplete.startswith("damaged: ")
+    assert read.why_incomplete.startswith("damaged: ")
+    assert seen.numbers[-1] == NUMBERS[-1]
+    assert 0.4 < len(seen.numbers) / len(NUMBERS) < 0.75
+    assert 0.35 < len(read.samples) / audio.RATE / SECONDS < 0.75
+    (gap,) = seen.gaps
+    before = int(np.searchsorted(seen.times, gap.start))
+    assert gap == Gap(pytest.approx(seen.times[before - 1] + 1 / FPS, abs=0.05), pytest.approx(seen.times[before]))
+    assert gap.end - gap.start > 2
+
+
+def test_a_hole_in_ogg_is_damage_and_what_is_behind_it_is_read(tmp_path):
+    path = write(tmp_path / "hole.opus", None, range(800), audio="libopus")
+    whole = audio.read(path)
+    assert whole.why_incomplete is None
+    read = audio.read(hole(path, 0.3, 0.7))
+    assert read.why_incomplete.startswith("damaged: ")
+    assert len(read.samples) > 0.5 * len(whole.samples)
+    last = read.chunks[-1]
+    assert last.start_seconds + len(last.samples) / audio.RATE == pytest.approx(32, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["a.ts", "a.mpg"])
+def test_zeros_at_the_end_of_a_recording_without_a_stated_length_are_not_its_end(tmp_path, name):
+    path = hole(write(tmp_path / name, "mpeg2video", NUMBERS, audio="mp2"), 0.6, 1)
+    reason = "cut short: nothing can be read in the last "
+    assert Seen(path).why_incomplete.startswith(reason)
+    assert audio.read(path).why_incomplete.startswith(reason)
+
+
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(True, "cut short: nothing can be "), (False, "damaged: ")])
+def test_fragments_of_mp4_that_became_zeros_or_are_missing_are_told(tmp_path, kept, reason):
+    path = write(tmp_path / "a.mp4", "libx264", NUMBERS, audio="aac", container=FRAGMENTS)
+    assert Seen(path).why_incomplete is None
+    content = path.read_bytes()
+    fragments = odd_media.boxes(content, b"moof")
+    first, stop = fragments[5].start, fragments[14].start
+    path.write_bytes(content[:first] + bytes(kept * (stop - first)) + content[stop:])
+    assert Seen(path).why_incomplete.startswith(reason)
+    assert audio.read(path).why_incomplete.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec"), [("mkv", "libx264"), ("ts", "mpeg2video"), ("mp4", "libx264"), ("avi", "mpeg4")]
+)
+def test_a_picture_that_stands_still_is_no_damage(tmp_path, suffix, codec):
+    path = write(tmp_path / f"still.{suffix}", codec, [*range(20), *range(200, 220)])
+    seen = Seen(path)
+    assert (seen.why_incomplete, seen.gaps) == (None, ())
+
+
+WRAP = 2**33 / 90_000
+"""Seconds after which the clock of a transport stream begins again."""
+
+
+@pytest.mark.parametrize("start", [1000, 95_440])
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_times_go_on_when_the_clock_of_a_long_recording_wraps(tmp_path, codec, start):
+    """FFmpeg lets times wrap a minute before the recording has lasted as long as its clock counts, and then again."""
+    wraps = [round(number * WRAP + start - 60) for number in (1, 2)]
+    seconds = [start, *(start + k * 30_000 for k in range(1, 7)), *(at + k for at in wraps for k in range(-3, 4))]
+    numbers = [25 * each + k for each in sorted(seconds) for k in range(25)]
+    path = odd_media.write_times(tmp_path / "long.ts", codec, numbers)
+    seen = Seen(path)
+    assert seen.why_incomplete is None
+    assert seen.times - seen.times[0] == pytest.approx([(number - numbers[0]) / FPS for number in numbers], abs=1e-6)
+    assert seen.numbers == [number % 251 for number in numbers]
