@@ -52,6 +52,9 @@ refuses a packet of an undamaged file, often the first."""
 PACKETS_PER_LOOK = 16
 """Number of packets after which a reader looks again whether they are encrypted."""
 
+MPEG_FRAME_BYTES = 4096
+"""More than any frame of MP1, MP2 or MP3 has."""
+
 LEADING_PACKETS = 50
 """Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
 
@@ -155,6 +158,8 @@ class AudioReader:
                 self._undecodable_packets += 1
                 self._undecodable_bytes += packet.size
                 continue
+            if packet.size > MPEG_FRAME_BYTES and self.container.format.name == "mp3":
+                self._undecodable_bytes += packet.size  # the decoder skips zeros in silence
             for frame in frames:
                 if problem := _header_problem(frame.layout.nb_channels, frame.sample_rate):
                     self.why_incomplete = f"cut short: {problem} further on"

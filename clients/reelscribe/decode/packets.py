@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard, TypeVar
 
 import av
@@ -318,7 +319,9 @@ def encrypted_share(
     Returns:
         Share of the stream, from 0 to 1.
     """
-    codec_tag = stream.codec_context.codec_tag if stream.codec_context else ""
+    codec_tag = ""
+    with suppress(UnicodeDecodeError):  # PyAV takes each tag for ASCII, and those of AVI are numbers
+        codec_tag = stream.codec_context.codec_tag if stream.codec_context else ""
     metadata = container.metadata.keys() | stream.metadata.keys()
     if codec_tag in _PROTECTED_TAGS or any(key.startswith(_PROTECTED_METADATA) for key in metadata):
         return 1.0
