@@ -37,7 +37,7 @@ def test_uncompressed_audio_of_every_kind_keeps_its_samples(tmp_path, name, code
         ("lossy.webm", "libopus", 48_000),
         ("lossy.ts", "mp2", 48_000),
         ("lossy.avi", "ac3", 32_000),
-        ("tagged.avi", "aac", 44_100),
+        ("tagged.avi", "aac", 48_000),
     ],
 )
 def test_lossy_audio_is_almost_the_original(tmp_path, name, codec, rate):

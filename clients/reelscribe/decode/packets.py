@@ -87,6 +87,9 @@ _PES_HEADER = re.compile(rb"\x00\x00\x01[\xbd\xc0-\xef]..([\x80-\xbf])", re.DOTA
 _TRANSPORT_PACKET_BYTES = (188, 192, 204)
 """Sizes of the packets of transport streams: plain, with times in front, and with check sums."""
 
+_NULL_PID = 0x1FFF
+"""PID of the packets that fill a transport stream."""
+
 _SYNC_BYTE = 0x47
 """First byte of each packet of a transport stream."""
 
@@ -117,7 +120,7 @@ class Timeline:
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
         self._parts: dict[int, tuple[int, float]] = {}
-        self._size, self._begin = container.size, 0.0
+        self._name, self._size, self._begin = name, container.size, 0.0
         self._packets = self._read_to = self._position = 0
         self._errors = (logged_errors(),) * 2  # so many were logged NEAR_PACKETS before, about, and twice as many
         # The most bytes that were skipped at once, the packet before which they were, and the last corrupt packet:
@@ -159,9 +162,20 @@ class Timeline:
         # These formats state no length, and little but packets may be at their end.
         unread, seconds = self._size - self._read_to, self.end_seconds - self._begin
         is_longer = 0 < self._read_to * MISSING_SECONDS < unread * seconds
-        if self._wraps and is_longer and unread > PADDING_BYTES + MISSING_SHARE * self._size:
+        if (
+            self._wraps
+            and is_longer
+            and unread > PADDING_BYTES + MISSING_SHARE * self._size
+            and not self._ends_padded()
+        ):
             return f"cut short: nothing can be read in the last {unread} of its {self._size} bytes"
         return None
+
+    def _ends_padded(self) -> bool:
+        """Return whether the packets at the end of a transport stream are there only to fill it."""
+        with opened(self._name) as file:
+            file.seek(max(0, self._size - _SAMPLE_BYTES))
+            return bool(_transport_marks(np.frombuffer(file.read(_SAMPLE_BYTES) or b"", np.uint8), _NULL_PID))
 
     def gaps(self, stream: Stream) -> Sequence[Gap]:
         """Return the stretches in which packets of a stream are missing from the file.

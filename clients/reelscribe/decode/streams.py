@@ -26,7 +26,7 @@ _OVERHEAD = 1.05
 """Size of a packet in a transport stream, with all headers, per byte of it, at most."""
 
 _PACKET_START = re.compile(
-    rb"\x47(?![\x40\x60][\x00-\x1f])[\x40-\x7f].[\x10-\x3f].{0,183}?\x00\x00\x01[\xbd\xc0-\xef]", re.DOTALL
+    rb"\x47(?![\x40\x60][\x00-\x1f])([\x40-\x7f].)[\x10-\x3f].{0,183}?\x00\x00\x01[\xbd\xc0-\xef]", re.DOTALL
 )
 """What a packet of video or audio begins with in a transport stream: ISO/IEC 13818-1, sections 2.4.3.2 and 2.4.3.6."""
 
@@ -136,6 +136,7 @@ class Continuation:
         self._others = ticks  # seconds, of each other stream of the kind
         self._is_recording = has_format_flag(container.format, Flags.ts_discont)
         self._is_transport_stream = container.format.name == "mpegts"
+        self._identifiers = {each.id for each in container.streams}
         self._is_needed = bool(self._others) or self._is_transport_stream
         self._start: int | None = None  # of the first packet, in ticks, as the next one
         self._end = 0
@@ -222,5 +223,7 @@ class Continuation:
         if is_long and not self._unlisted:
             with suppress(OSError), open(self._container.name, "rb") as file:  # a fetched copy has no name
                 file.seek(self._position)
-                if _PACKET_START.search(file.read(min(unread, _SEARCHED_BYTES))):  # it is no padding
+                starts = _PACKET_START.finditer(file.read(min(unread, _SEARCHED_BYTES)))
+                # There may be padding, or a hole with packets of known streams behind it.
+                if {int.from_bytes(start[1]) & 0x1FFF for start in starts} - self._identifiers:
                     self._unlisted = unread, self._end * self._tick
