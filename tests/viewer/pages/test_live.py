@@ -78,8 +78,8 @@ def test_sources_that_go_away_do_not_move_the_focus(show):
 def test_the_run_goes_on(show):
     page = show(RENDERER.run(RUN))
     page.focus("[data-copy=retry]")
-    show(RENDERER.run(replace(RUN, done=77, speed="15.0 times real time")))
-    page.wait_for_function("document.querySelector('progress').value === 77")
+    show(RENDERER.run(replace(RUN, done=77, share=0.6417, speed="15.0 times real time")))
+    page.wait_for_function("document.querySelector('progress').value === 0.6417")
     assert "15.0 times real time" in page.locator("#progress").inner_text()
     assert page.evaluate("document.activeElement.dataset.copy") == "retry"
 
