@@ -116,7 +116,7 @@ def _levels(samples: Samples, sample_rate: int) -> NDArray[np.float64]:
 def _noise(levels: NDArray[np.float64]) -> float:
     """The level up to which windows are a pause, in dB of full scale."""
     heard = levels[levels > DIGITAL_SILENCE_DB]
-    noise = float(np.percentile(heard if len(heard) else levels, 5)) + NOISE_DB
+    noise = float(np.percentile(heard if len(heard) else levels, 2)) + NOISE_DB
     return min(noise, float(levels.max()) - DYNAMICS_DB)
 
 
@@ -129,7 +129,7 @@ def _audible(levels: NDArray[np.float64], noise: float, words: Sequence[_Span]) 
     threshold = np.maximum(loudest - AUDIBLE_DB, noise)
     audible: NDArray[np.bool_] = levels > threshold
     for first, stop in np.flatnonzero(np.diff(audible, prepend=False, append=False)).reshape(-1, 2):
-        audible[first:stop] = np.any((levels > threshold + CLEAR_DB)[first:stop])
+        audible[first:stop] = (levels[first:stop] > noise + CLEAR_DB).any()
     return audible
 
 
