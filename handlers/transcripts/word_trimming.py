@@ -47,6 +47,10 @@ MIN_PAUSE_SECONDS = 0.08
 LONG_PAUSE_SECONDS = 0.3
 """No word has so long a pause in it."""
 
+EDGE_WEIGHT = 4.0
+"""How much more the sound before a pause counts in the last word of a segment, and that behind it in the first: what is
+beyond the pause is often of the next segment, or of the one before."""
+
 BEFORE_SECONDS, AFTER_SECONDS = 0.1, 0.2
 """How far before and after the boundary of two words the pause between them may be."""
 
@@ -76,7 +80,9 @@ def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -
     noise = _noise(levels)
     given = [_Span(*(round(time * HOPS_PER_SECOND) for time in (word.start, word.end))) for word in words]
     audible = _audible(levels, noise, given)
-    spans = [_on_one_side(span, audible) for span in given]
+    counts = [len(segment.words) for segment in transcript.segments if segment.words]
+    weights = [EDGE_WEIGHT ** ((k + 1 == count) - (k == 0)) for count in counts for k in range(count)]
+    spans = [_on_one_side(span, audible, weight) for span, weight in zip(given, weights, strict=True)]
     for k in range(1, len(spans)):
         if given[k - 1].first < given[k].first <= given[k - 1].stop:  # nothing lies between the two
             boundary = _boundary(spans[k - 1], spans[k], given[k].first, audible)
@@ -133,18 +139,17 @@ def _audible(levels: NDArray[np.float64], noise: float, words: Sequence[_Span]) 
     return audible
 
 
-def _on_one_side(span: _Span, audible: NDArray[np.bool_]) -> _Span:
+def _on_one_side(span: _Span, audible: NDArray[np.bool_], weight: float) -> _Span:
     """A word's span before or after the longest pause in it, if that is too long for a word with sound on both sides.
 
-    The sound before a pause is the word's if it is at least half as long as the one behind it: where words start, an
-    alignment knows better than where they end.
+    It is the side with more sound, where that before the pause counts `weight` times.
     """
     pause = _longest_pause(*span, audible)
     before, after = int(audible[span.first : pause.first].sum()), int(audible[pause.stop : span.stop].sum())
     if pause.stop - pause.first < LONG_PAUSE_SECONDS * HOPS_PER_SECOND or not before or not after:
         return span
-    side = span._replace(stop=pause.first) if before * 2 >= after else span._replace(first=pause.stop)
-    return _on_one_side(side, audible)
+    side = span._replace(stop=pause.first) if before * weight >= after else span._replace(first=pause.stop)
+    return _on_one_side(side, audible, weight)
 
 
 def _boundary(before: _Span, after: _Span, at: int, audible: NDArray[np.bool_]) -> int:
