@@ -170,7 +170,7 @@ def pauses_report(options: argparse.Namespace, ways: dict[str, Timed]) -> Report
             [got[matches[k]].end - sound.end for k, sound in zip(last, sounds, strict=True) if k in matches],
         )
         cells = [f"{value:.3f}" for side in off for value in (np.median(side), *np.percentile(np.abs(side), (95, 100)))]
-        report.add(name, len(off[1]), *cells, sum(word.end - word.start > 1.2 for word in got), len(got))
+        report.add(name, len(off[1]), *cells, int(sum(word.end - word.start > 1.2 for word in got)), len(got))
     return report
 
 
