@@ -130,7 +130,9 @@ def joined_sentences(folder: Path, seconds: float, pause: float) -> tuple[Record
     read = [(read_samples(path), words_of(text)) for path, text in read_texts(folder / "voices").items()]
     silence = np.zeros(round(pause * SAMPLE_RATE), np.int16)
     pieces: list[SampleArray] = []
-    phrases, sounds, count = [], [], 0
+    phrases: list[tuple[float, tuple[str, ...]]] = []
+    sounds: list[TimedWord] = []
+    count = 0
     for samples, words in cycle(read):
         if count >= seconds * SAMPLE_RATE:
             return Recording(np.concatenate(pieces), phrases), sounds
