@@ -1,9 +1,10 @@
 """Takes pauses out of the times of words: a word lasts from where it is first audible to where it is last audible.
 
 Alignments divide the time of a segment among its words, so that a word begins where the one before it ends, with the
-pause between them. They are also inexact, so the end of a word may belong to the next one, before the pause. Here, each
-boundary near a pause moves into it, and then each word gives up what is not audible at its ends. A segment lasts from
-its first word to its last, as models often begin it where the one before ends, seconds before anything is said.
+pause between them. They are also inexact: the end of a word may belong to the next one, before the pause. And the
+segments of models end seconds after their last word, often in the first sound of the next segment, so that this word
+has a pause and sound behind it. Here, a word stays on one side of a long pause, each boundary near a pause moves into
+it, and then each word gives up what is not audible at its ends. A segment lasts from its first word to its last.
 """
 
 from __future__ import annotations
@@ -16,30 +17,46 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from reelscribe.contract.speech import ChunkTranscript, Word
 from transcripts.speech_model import Samples, round_seconds
 
 HOPS_PER_SECOND = 100
 """Windows whose level is computed, for each second."""
 
 AUDIBLE_DB = 35
-"""A window is a pause if it is quieter than the loudest one of its word by this much."""
+"""A window is a pause if it is quieter than the loudest one of its word, or near, by this much."""
+
+NEAR_SECONDS = 0.5
+"""How far that window may be."""
 
 NOISE_DB = 6
 """In noise, a window is also a pause if it exceeds the level of the noise by less than this."""
 
+CLEAR_DB = 6
+"""Windows in a row are a pause, too, if none of them exceeds what is audible by this much, as in the noise of rooms."""
+
 DYNAMICS_DB = 20
-"""But no window is a pause that is quieter than the loudest one by less than this, as consonants are."""
+"""But no window is a pause that is quieter than the loudest one of all by less than this, as consonants are."""
+
+DIGITAL_SILENCE_DB = -90
+"""What is quieter than this, in dB of full scale, is no noise: the rounding of 16 bits is as loud."""
 
 MIN_PAUSE_SECONDS = 0.08
 """The closure of a consonant is shorter than this, and a pause between words is longer."""
+
+LONG_PAUSE_SECONDS = 0.3
+"""No word has so long a pause in it."""
+
+EDGE_WEIGHT = 4.0
+"""How much more the sound before a pause counts in the last word of a segment, and that behind it in the first: what is
+beyond the pause is often of the next segment, or of the one before."""
 
 BEFORE_SECONDS, AFTER_SECONDS = 0.1, 0.2
 """How far before and after the boundary of two words the pause between them may be."""
 
 
 class _Span(NamedTuple):
-    """The windows of a word, from `first` to before `stop`."""
+    """Windows, from `first` to before `stop`."""
 
     first: int
     stop: int
@@ -56,10 +73,28 @@ def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -
     Returns:
         The transcript with its words in the same order, none of them empty. Segments without words stay as they are.
     """
-    if not any(segment.words for segment in transcript.segments):
+    words = [word for segment in transcript.segments for word in segment.words or ()]
+    if not words:
         return transcript
     levels = _levels(samples, sample_rate)
-    return replace(transcript, segments=tuple(_fit_segment(segment, levels) for segment in transcript.segments))
+    noise = _noise(levels)
+    given = [_Span(*(round(time * HOPS_PER_SECOND) for time in (word.start, word.end))) for word in words]
+    audible = _audible(levels, noise, given)
+    counts = [len(segment.words) for segment in transcript.segments if segment.words]
+    weights = [EDGE_WEIGHT ** ((k + 1 == count) - (k == 0)) for count in counts for k in range(count)]
+    spans = [_on_one_side(span, audible, weight) for span, weight in zip(given, weights, strict=True)]
+    for k in range(1, len(spans)):
+        if given[k - 1].first < given[k].first <= given[k - 1].stop:  # nothing lies between the two
+            boundary = _boundary(spans[k - 1], spans[k], given[k].first, audible)
+            spans[k - 1], spans[k] = spans[k - 1]._replace(stop=boundary), spans[k]._replace(first=boundary)
+    fitted = iter([_trimmed(word, span, levels, audible, noise) for word, span in zip(words, spans, strict=True)])
+    segments = []
+    for segment in transcript.segments:
+        if segment.words:
+            own = tuple(next(fitted) for _ in segment.words)
+            segment = replace(segment, start=own[0].start, end=own[-1].end, words=own)
+        segments.append(segment)
+    return replace(transcript, segments=tuple(segments))
 
 
 def audible_seconds(samples: Samples, sample_rate: int) -> float:
@@ -72,7 +107,7 @@ def audible_seconds(samples: Samples, sample_rate: int) -> float:
         sample_rate: Its sample rate, in Hz.
     """
     levels = _levels(samples, sample_rate)
-    audible = np.flatnonzero(_is_audible(levels, _noise(levels)))
+    audible = np.flatnonzero(levels > max(levels.max(initial=-np.inf) - AUDIBLE_DB, _noise(levels)))
     return (int(audible[-1]) + 1) / HOPS_PER_SECOND if len(audible) else 0.0
 
 
@@ -86,56 +121,67 @@ def _levels(samples: Samples, sample_rate: int) -> NDArray[np.float64]:
 
 def _noise(levels: NDArray[np.float64]) -> float:
     """The level up to which windows are a pause, in dB of full scale."""
-    return float(np.percentile(levels, 10)) + NOISE_DB
+    heard = levels[levels > DIGITAL_SILENCE_DB]
+    noise = float(np.percentile(heard if len(heard) else levels, 2)) + NOISE_DB
+    return min(noise, float(levels.max()) - DYNAMICS_DB)
 
 
-def _fit_segment(segment: SpeechSegment, levels: NDArray[np.float64]) -> SpeechSegment:
-    if not segment.words:
-        return segment
-    noise = _noise(levels)
-    spans = [_Span(*(round(time * HOPS_PER_SECOND) for time in (word.start, word.end))) for word in segment.words]
-    for k in range(1, len(spans)):
-        boundary = _boundary(spans[k - 1], spans[k], levels, noise)
-        spans[k - 1], spans[k] = spans[k - 1]._replace(stop=boundary), spans[k]._replace(first=boundary)
-    words = []
-    for word, span in zip(segment.words, spans, strict=True):
-        audible = np.flatnonzero(_is_audible(levels[slice(*span)], noise))
-        if len(audible):
-            first, stop = span.first + int(audible[0]), span.first + int(audible[-1]) + 1
-            # What lies between two windows, at the end of a chunk, stays as it was.
-            start = word.start if first == round(word.start * HOPS_PER_SECOND) else first / HOPS_PER_SECOND
-            end = word.end if stop == round(word.end * HOPS_PER_SECOND) else stop / HOPS_PER_SECOND
-            word = replace(word, start=round_seconds(start), end=round_seconds(end))
-        words.append(word)
-    return replace(segment, start=words[0].start, end=words[-1].end, words=tuple(words))
-
-
-def _boundary(before: _Span, after: _Span, levels: NDArray[np.float64], noise: float) -> int:
-    """The window at which a word ends and the next one begins: the middle of a pause, or where they were divided."""
-    at = after.first
-    # Each word keeps a window at least.
-    first = max(before.first + 1, at - round(BEFORE_SECONDS * HOPS_PER_SECOND))
-    stop = min(after.stop - 1, at + round(AFTER_SECONDS * HOPS_PER_SECOND))
-    quiet = ~_is_audible(levels[before.first : after.stop], noise)[first - before.first : stop - before.first]
-    pause = _longest_run(quiet.tolist())
-    if pause.stop - pause.first < MIN_PAUSE_SECONDS * HOPS_PER_SECOND:
-        return at
-    return first + (pause.first + pause.stop) // 2
-
-
-def _is_audible(levels: NDArray[np.float64], noise: float) -> NDArray[np.bool_]:
+def _audible(levels: NDArray[np.float64], noise: float, words: Sequence[_Span]) -> NDArray[np.bool_]:
     """Return for each window whether it belongs to speech, and not to a pause."""
-    loudest = levels.max(initial=-np.inf)
-    audible: NDArray[np.bool_] = levels > min(loudest - DYNAMICS_DB, max(loudest - AUDIBLE_DB, noise))
+    near = round(NEAR_SECONDS * HOPS_PER_SECOND)
+    loudest = np.lib.stride_tricks.sliding_window_view(np.pad(levels, near, mode="edge"), 2 * near + 1).max(1)
+    for word in words:
+        loudest[slice(*word)] = loudest[slice(*word)].max(initial=-np.inf)
+    threshold = np.maximum(loudest - AUDIBLE_DB, noise)
+    audible: NDArray[np.bool_] = levels > threshold
+    for first, stop in np.flatnonzero(np.diff(audible, prepend=False, append=False)).reshape(-1, 2):
+        audible[first:stop] = (levels[first:stop] > noise + CLEAR_DB).any()
     return audible
 
 
-def _longest_run(flags: Sequence[bool]) -> _Span:
-    """The first of the longest runs of true flags; an empty one if there are none."""
-    longest, at = _Span(0, 0), 0
-    for flag, run in groupby(flags):
-        stop = at + len(list(run))
-        if flag and stop - at > longest.stop - longest.first:
-            longest = _Span(at, stop)
-        at = stop
+def _on_one_side(span: _Span, audible: NDArray[np.bool_], weight: float) -> _Span:
+    """A word's span before or after the longest pause in it, if that is too long for a word with sound on both sides.
+
+    It is the side with more sound, where that before the pause counts `weight` times.
+    """
+    pause = _longest_pause(*span, audible)
+    before, after = int(audible[span.first : pause.first].sum()), int(audible[pause.stop : span.stop].sum())
+    if pause.stop - pause.first < LONG_PAUSE_SECONDS * HOPS_PER_SECOND or not before or not after:
+        return span
+    side = span._replace(stop=pause.first) if before * weight >= after else span._replace(first=pause.stop)
+    return _on_one_side(side, audible, weight)
+
+
+def _boundary(before: _Span, after: _Span, at: int, audible: NDArray[np.bool_]) -> int:
+    """The window at which a word ends and the next one begins: the middle of a pause, or `at`, where it was."""
+    # Each word keeps a window at least.
+    first = max(before.first + 1, before.stop - round(BEFORE_SECONDS * HOPS_PER_SECOND))
+    stop = min(after.stop - 1, after.first + round(AFTER_SECONDS * HOPS_PER_SECOND))
+    pause = _longest_pause(first, stop, audible)
+    return at if pause.stop - pause.first < MIN_PAUSE_SECONDS * HOPS_PER_SECOND else (pause.first + pause.stop) // 2
+
+
+def _longest_pause(first: int, stop: int, audible: NDArray[np.bool_]) -> _Span:
+    """The first of the longest pauses in a range of windows; an empty one if there are none."""
+    longest, at = _Span(first, first), first
+    for heard, run in groupby(audible[first : max(first, stop)].tolist()):
+        end = at + len(list(run))
+        if not heard and end - at > longest.stop - longest.first:
+            longest = _Span(at, end)
+        at = end
     return longest
+
+
+def _trimmed(word: Word, span: _Span, levels: NDArray[np.float64], audible: NDArray[np.bool_], noise: float) -> Word:
+    """The word without what is not audible at the ends of its span."""
+    own = audible[slice(*span)]
+    if len(own) and not own.any():  # far quieter than what is near it
+        own = levels[slice(*span)] >= min(noise, levels[slice(*span)].max())
+    heard = np.flatnonzero(own)
+    if not len(heard):
+        return word
+    first, stop = span.first + int(heard[0]), span.first + int(heard[-1]) + 1
+    # What lies between two windows, at the end of a chunk, stays as it was.
+    start = word.start if first == round(word.start * HOPS_PER_SECOND) else first / HOPS_PER_SECOND
+    end = word.end if stop == round(word.end * HOPS_PER_SECOND) else stop / HOPS_PER_SECOND
+    return replace(word, start=round_seconds(start), end=round_seconds(end))

@@ -142,14 +142,18 @@ class WhisperModel:
             next_remainders = []
             for remainder, window in zip(remainders, windows, strict=True):
                 start_seconds = round_seconds(remainder.start / self.sample_rate)
-                transcript = fit_words(window.transcript, remainder.chunk.samples, self.sample_rate)
-                parts[remainder.chunk_index].append((start_seconds, transcript))
+                parts[remainder.chunk_index].append((start_seconds, window.transcript))
                 if rest := self._rest(remainder, window):
                     next_remainders.append(rest)
             remainders = next_remainders
             if remainders:
                 submitted = self._second_stage.submit(self.encode([remainder.chunk for remainder in remainders]))
-        return with_translations(chunks, map(join_transcripts, parts))
+        # A word at the end of a part may have the first sound of the next one.
+        fitted = [
+            fit_words(join_transcripts(of_chunk), chunk.samples, self.sample_rate)
+            for chunk, of_chunk in zip(one_task_each(chunks), parts, strict=True)
+        ]
+        return with_translations(chunks, fitted)
 
     def _rest(self, remainder: _Remainder, window: TranscribedWindow) -> _Remainder | None:
         """Return the rest of `remainder` after `window`, which is transcribed now; None if it is too short."""

@@ -40,6 +40,39 @@ def test_the_pause_between_two_words_is_part_of_neither(divided):
     assert times(segment) == [(0, 0.5), (0.8, 1.3)]
 
 
+def fitted_segments(samples: np.ndarray, *segments: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """The times of words, of which each segment is a list."""
+    given = tuple(
+        SpeechSegment(words[0][0], words[-1][1], "go", tuple(Word(start, end, "go") for start, end in words))
+        for words in segments
+    )
+    return [times(s) for s in fit_words(ChunkTranscript("go", "en", given), samples, SAMPLE_RATE).segments]
+
+
+ROOM = [(0.5, 0.1), (0.2, 0.0004), (1.5, 0.0), (0.2, 0.0004), (0.5, 0.1), (0.5, 0.1), (0.2, 0.0004)]
+"""Three words, with 1.9 s after the first one: the noise of a room, digital silence, and the noise again."""
+
+
+@pytest.mark.parametrize("pause_level", [0.0, 0.0004])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([(0, 0.2), (0.2, 2.6)], [(2.6, 2.9), (2.9, 3.6)]),  # a segment that ends in the next one's first word
+        ([(0, 0.45), (0.45, 2.6)], [(2.6, 2.9), (2.9, 3.6)]),  # with more of that word than of its own last one
+        ([(0, 0.2), (0.2, 0.4)], [(0.4, 2.9), (2.9, 3.6)]),  # one that begins in the last word of the one before
+    ],
+)
+def test_a_word_with_a_pause_of_a_sentence_in_it_stays_on_its_side(first, second, pause_level):
+    samples = spoken(*((s, max(level, pause_level)) for s, level in ROOM))
+    (*_, (_, end)), ((start, _), *_) = fitted_segments(samples, first, second)
+    assert (end, start) == (0.5, 2.4)
+
+
+def test_the_noise_of_a_room_next_to_digital_silence_is_a_pause():
+    room = [(1.0, 0.0), (0.3, 0.0004), (0.5, 0.01), (0.3, 0.0004), (1.0, 0.0)]
+    assert times(fitted(spoken(*room), (0, 3.1), (0, 3.1))) == [(1.3, 1.8)]
+
+
 def test_faint_noise_is_a_pause_too_and_loud_noise_is_not():
     faint, loud = ([(s, max(level, floor)) for s, level in PAUSED] for floor in (0.002, 0.02))
     assert times(fitted(spoken(*faint), (0, 2), (0, 0.46), (0.46, 2))) == [(0, 0.5), (0.8, 1.3)]
