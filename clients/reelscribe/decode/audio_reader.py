@@ -346,15 +346,16 @@ class _Mixer:
 
 def _mixed(samples: _FloatArray, weights: _FloatArray) -> _FloatArray:
     """Mix a block of samples, (N, channels), to one channel, (N, 1)."""
+    if len(weights) == 1:
+        return samples
     # This is no matrix product, because numpy would use the threads of a library for it.
     mix: _FloatArray = sum(samples[:, k] * weight for k, weight in enumerate(weights) if weight)
-    if len(weights) > 1:
-        some = samples[::ENERGY_STEP], mix[::ENERGY_STEP]
-        energies = np.einsum("nc,nc->c", some[0], some[0]) * weights**2
-        if np.einsum("n,n->", some[1], some[1]) < CANCELLED_BELOW * energies.sum():
-            # One channel stands for all. It is the first of the loud ones, as the loudest could be another one in the
-            # next block, and upside down.
-            return samples[:, [int(np.argmax(energies > energies.max() / 2))]]
+    some = samples[::ENERGY_STEP], mix[::ENERGY_STEP]
+    energies = np.einsum("nc,nc->c", some[0], some[0]) * weights**2
+    if np.einsum("n,n->", some[1], some[1]) < CANCELLED_BELOW * energies.sum():
+        # One channel stands for all. It is the first of the loud ones, as the loudest could be another one in the
+        # next block, and upside down.
+        return samples[:, [int(np.argmax(energies > energies.max() / 2))]]
     return mix[:, np.newaxis]
 
 

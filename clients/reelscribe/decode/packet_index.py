@@ -193,6 +193,7 @@ class _Scan:
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
+        marks_encryption = self._format.name in INDEXED_FORMATS  # asking takes as long as all else
         try:
             for packet in demux(self._container, heartbeat, self._timeline):
                 self.continuation.add(packet)
@@ -200,7 +201,7 @@ class _Scan:
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
                     if packet.is_keyframe or self._encrypted_packets:  # asking takes long
-                        self._encrypted_packets += is_encrypted(packet)
+                        self._encrypted_packets += marks_encryption and is_encrypted(packet)
                     self._add(self._filter.unpack(packet))
             self._first_decoder.flush()
         except (av.FFmpegError, UnicodeError) as error:

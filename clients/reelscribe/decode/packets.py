@@ -10,9 +10,12 @@ is encrypted.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeGuard, TypeVar
 
 import av
@@ -60,19 +63,17 @@ PAUSE_SECONDS = 60.0
 GAP_SECONDS = 0.25
 """Shortest time between two packets of a stream for which packets may be missing."""
 
-NEAR_PACKETS = 200
-"""Number of packets, of all streams, after damage in which the gap that it has made may come to light: only one packet
-in a page of Ogg states its time, and other streams may be far behind."""
-
-GAP_SHARE = 0.2
-"""FFmpeg has skipped what is between two packets if the file has at least this share of the bytes there that so much
-time takes in it on average, and GAP_BYTES more. Container headers, indexes and padding are fewer."""
-
 PADDING_BYTES = 4096
 """Most bytes that fill the last sectors of a recording."""
 
-GAP_BYTES = 256
-"""See GAP_SHARE."""
+ZERO_BYTES = 4096
+"""FFmpeg has skipped a part of a file that it searches in silence if so many bytes of it are zeros."""
+
+SILENT_FORMATS = {"mpeg", "mxf", "nut"}
+"""Formats in which FFmpeg searches for the next packet without an error in its log."""
+
+INDEXED_FORMATS = ("mov,", "avi")
+"""Beginnings of the names of formats in which FFmpeg does not search, as an index tells where packets are."""
 
 _PROTECTED_TAGS = {"drms", "drmi", "adrm", "aavd", "enca", "encv"}
 """Types of samples of MP4 files that are encrypted as a whole, by iTunes or Audible, or in a way that nobody states."""
@@ -80,9 +81,14 @@ _PROTECTED_TAGS = {"drms", "drmi", "adrm", "aavd", "enca", "encv"}
 _PROTECTED_METADATA = ("enc_key_id", "ASF_Protection_Type")
 """Metadata that FFmpeg gives to encrypted streams of WebM and files of Windows Media."""
 
-_PES_HEADER = re.compile(rb"\x00\x00\x01[\xbd\xc0-\xef]..([\x80-\xbf])", re.DOTALL)
-"""Beginning of a packet of a program stream. PES_scrambling_control is 0x30 of its last byte (ISO/IEC 13818-1, section
-2.4.3.6)."""
+_PES_HEADER = re.compile(
+    rb"\x00\x00\x01\xba[\x40-\x7f].{8}[\xf8-\xff]\xff{0,7}\x00\x00\x01[\xbd\xc0-\xef]..([\x80-\xbf])", re.DOTALL
+)
+"""Beginning of a pack of a program stream and of the packet in it. PES_scrambling_control is 0x30 of its last byte
+(ISO/IEC 13818-1, sections 2.4.3.6 and 2.5.3.3)."""
+
+_LEAST_SHARE = 0.02
+"""Least share of packets with a mark of scrambling: packets that are no more than damaged may have one, too."""
 
 _TRANSPORT_PACKET_BYTES = (188, 192, 204)
 """Sizes of the packets of transport streams: plain, with times in front, and with check sums."""
@@ -95,6 +101,30 @@ _SYNC_BYTE = 0x47
 
 _SAMPLES, _SAMPLE_BYTES = 64, 48_000
 """Number and size of the samples of a file in which marks of scrambling are looked for."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What is known of a stream up to its last packet."""
+
+    tick: float
+    """Time base, in seconds."""
+    part: int
+    """Number of its part of the file. Near a jump, packets of one part may lie behind those of the next in others."""
+    decoding_seconds: float
+    """Its last decoding time, without an offset."""
+    end: float | None = None
+    """Latest time at which a packet ends, in seconds; None at the beginning of a part."""
+    corrupt: int = 0
+    """Number of corrupt packets."""
+    evidence: tuple[int, int] = (0, 0)
+    """Numbers of errors and of corrupt packets before the last packet with a time."""
+    earlier_evidence: tuple[int, int] = (0, 0)
+    """The same of the packet before. FFmpeg reads ahead, so what it logs may lie behind the next packet."""
+    position: int = 0
+    """Position of the last packet with a time, in bytes."""
+    gaps: list[Gap] = field(default_factory=list)
+    """Where packets are missing."""
 
 
 class Timeline:
@@ -113,61 +143,59 @@ class Timeline:
     def __init__(self, container: InputContainer, name: str | SparseFile) -> None:
         self.offsets = [0.0]
         self._may_jump = has_format_flag(container.format, Flags.ts_discont)
+        self._container, self._name, self._size = container, name, container.size
         self._wraps = container.format.name in ("mpeg", "mpegts")
-        self._lacks_fragments = lacks_fragments(container, name)
-        self._has_index = container.format.name.startswith(("mov,", "avi"))  # FFmpeg does not search in such a file
-        self._ticks: dict[int, float] = {}  # seconds, for each stream
-        # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
-        # behind packets of the next part in other streams.
-        self._parts: dict[int, tuple[int, float]] = {}
-        self._name, self._size, self._begin = name, container.size, 0.0
-        self._packets = self._read_to = self._position = 0
-        self._errors = (logged_errors(),) * 2  # so many were logged NEAR_PACKETS before, about, and twice as many
-        # The most bytes that were skipped at once, the packet before which they were, and the last corrupt packet:
-        self._skipped_bytes, self._skipped_at, self._corrupt_at = 0, -NEAR_PACKETS - 1, -NEAR_PACKETS - 1
-        self._ends: dict[int, float] = {}  # latest time at which a packet of each stream ends, in seconds
-        self._gaps: dict[int, list[Gap]] = {}
+        self._is_silent = container.format.name in SILENT_FORMATS
+        self._has_index = container.format.name.startswith(INDEXED_FORMATS)
+        self._streams: dict[int, _Stream] = {}
+        self._begin: float | None = None
+        self._read_to = self._errors = 0
 
-    def place(self, packet: av.Packet[Any]) -> None:
-        """Move a packet to its time on the timeline. Packets must come in the order of the file, of all streams."""
-        stream, pts, dts = packet.stream_index, packet.pts, packet.dts
-        tick = self._ticks.get(stream) or self._ticks.setdefault(stream, float(packet.time_base or 0))
-        if self._may_jump and dts is not None:
-            ticks = round(self._offset(stream, dts * tick) / tick)
-            if ticks:
-                packet.dts = dts = dts + ticks
-                packet.pts = pts = None if pts is None else pts + ticks
-        duration = (packet.duration or 0) * tick
-        if not self._has_index:
-            self._follow(packet)
-        if (time := dts if pts is None else pts) is not None:
-            seconds = time * tick
-            if pts is not None and seconds + duration > self.end_seconds:
-                self.end_seconds = seconds + duration
-            if not self._ends:
-                self._begin = seconds
-            end = self._ends.get(stream, seconds)
-            if seconds - end > GAP_SECONDS:
-                if packet.pos is None and self._wraps:  # in program streams, only some packets tell where they are
-                    return
-                self._look_into_gap(stream, Gap(end, seconds))
-            if seconds + duration > end:
-                end = seconds + duration
-            self._ends[stream] = end
+    def place(self, packet: av.Packet[Any], errors: int = 0) -> None:
+        """Move a packet to its time on the timeline.
+
+        Args:
+            packet: The next packet of the file, of any stream.
+            errors: Number of errors that FFmpeg has logged while it read this packet.
+        """
+        pts, dts, position = packet.pts, packet.dts, packet.pos
+        stream = self._streams.get(packet.stream_index)
+        if stream is None:
+            tick = float(packet.time_base or 0)
+            stream = self._streams[packet.stream_index] = _Stream(tick, len(self.offsets) - 1, (dts or 0) * tick)
+        tick = stream.tick
+        if self._may_jump and dts is not None and (ticks := round(self._offset(stream, dts * tick) / tick)):
+            packet.dts = dts = dts + ticks
+            packet.pts = pts = None if pts is None else pts + ticks
+        self._errors += errors
+        if self._wraps and position is not None and position + packet.size > self._read_to:
+            self._read_to = position + packet.size
+        evidence = self._errors - errors, stream.corrupt
+        stream.corrupt += packet.is_corrupt
+        if (time := dts if pts is None else pts) is None:
+            return
+        seconds, duration = time * tick, (packet.duration or 0) * tick
+        if pts is not None and seconds + duration > self.end_seconds:
+            self.end_seconds = seconds + duration
+        if self._begin is None:
+            self._begin = seconds
+        if stream.end is not None and seconds - stream.end > GAP_SECONDS:
+            if position is None and self._wraps:  # in program streams, only some packets tell where they are
+                return
+            if self._has_lost(stream, seconds, position or 0):
+                stream.gaps.append(Gap(stream.end, seconds))
+        stream.end = max(seconds + duration, stream.end or 0.0)
+        stream.earlier_evidence, stream.evidence, stream.position = stream.evidence, evidence, position or 0
 
     def why_damaged(self, gaps: Sequence[Gap]) -> str | None:
         """Return the reason why packets of a stream with these gaps are missing; None if none are, or few."""
         if (seconds := sum(gap.end - gap.start for gap in gaps)) > MISSING_SECONDS:
             return f"damaged: {seconds:.1f} s are missing, the first of them at {gaps[0].start:.1f} s"
         # These formats state no length, and little but packets may be at their end.
-        unread, seconds = self._size - self._read_to, self.end_seconds - self._begin
-        is_longer = 0 < self._read_to * MISSING_SECONDS < unread * seconds
-        if (
-            self._wraps
-            and is_longer
-            and unread > PADDING_BYTES + MISSING_SHARE * self._size
-            and not self._ends_padded()
-        ):
+        unread, seconds = self._size - self._read_to, self.end_seconds - (self._begin or 0)
+        is_long = unread > PADDING_BYTES + MISSING_SHARE * self._size
+        is_long = is_long and 0 < self._read_to * MISSING_SECONDS < unread * seconds
+        if self._wraps and is_long and not self._ends_padded():
             return f"cut short: nothing can be read in the last {unread} of its {self._size} bytes"
         return None
 
@@ -181,47 +209,44 @@ class Timeline:
         """Return the stretches in which packets of a stream are missing from the file.
 
         A stretch without packets is none by itself: a recording may have paused, and a picture may stand still. Packets
-        are missing if FFmpeg has logged an error there, or marked a packet as corrupt, or skipped as many bytes of the
-        file as so much time takes, or if the numbers of fragments have gaps.
+        are missing if FFmpeg has logged an error while it read them, or marked one as corrupt, or searched in zeros, or
+        if the numbers of fragments have gaps.
         """
-        return self._gaps.get(stream.index, ())
+        return self._streams[stream.index].gaps if stream.index in self._streams else ()
 
-    def _follow(self, packet: av.Packet[Any]) -> None:
-        """Look where a packet is in the file, and what came before it."""
-        self._packets += 1
-        if self._packets % NEAR_PACKETS == 0:
-            self._errors = self._errors[1], logged_errors()
-        if packet.is_corrupt:
-            self._corrupt_at = self._packets
-        position = packet.pos
-        if position in (None, self._position):  # behind the packet before, or in the same page of Ogg
-            self._read_to += packet.size
-        else:
-            skipped = position - self._read_to
-            if skipped > self._skipped_bytes or (skipped > 0 and self._packets - self._skipped_at > NEAR_PACKETS):
-                self._skipped_bytes, self._skipped_at = skipped, self._packets
-            self._read_to, self._position = max(self._read_to, position + packet.size), position
+    @cached_property
+    def _lacks_fragments(self) -> bool:
+        return lacks_fragments(self._container, self._name)
 
-    def _look_into_gap(self, stream_index: int, gap: Gap) -> None:
-        """Add a gap between two packets to `gaps` if something is missing there."""
-        has_complained = not self._has_index and logged_errors() > self._errors[0]
-        has_lost = self._packets - self._corrupt_at <= NEAR_PACKETS and gap.end - gap.start < PAUSE_SECONDS
-        usual_bytes = self._read_to * (gap.end - gap.start) / max(gap.end - self._begin, gap.end - gap.start)
-        has_skipped = self._packets - self._skipped_at <= NEAR_PACKETS
-        has_skipped = has_skipped and self._skipped_bytes > GAP_BYTES + GAP_SHARE * usual_bytes
-        if has_complained or has_lost or has_skipped or self._lacks_fragments:
-            self._gaps.setdefault(stream_index, []).append(gap)
+    def _has_lost(self, stream: _Stream, seconds: float, position: int) -> bool:
+        """Return whether something is missing between the last packet of a stream and the next one, at `position`."""
+        if self._has_index:
+            return self._lacks_fragments
+        errors, corrupt = stream.earlier_evidence
+        if self._errors > errors or (stream.corrupt > corrupt and seconds - (stream.end or 0) < PAUSE_SECONDS):
+            return True
+        return self._is_silent and self._has_zeros(stream.position, position)
 
-    def _offset(self, stream_index: int, seconds: float) -> float:
+    def _has_zeros(self, start: int, stop: int) -> bool:
+        """Return whether a hole is between two positions of the file, which is looked for in blocks."""
+        with opened(self._name) as file:
+            for at in range(start, stop - ZERO_BYTES, max(ZERO_BYTES, (stop - start) // _SAMPLES)):
+                file.seek(at)
+                if not any(file.read(ZERO_BYTES) or b"\1"):
+                    return True
+        return False
+
+    def _offset(self, stream: _Stream, seconds: float) -> float:
         """Return the offset of a packet of a stream with the decoding time `seconds`."""
-        part, last = self._parts.get(stream_index) or (len(self.offsets) - 1, seconds)
+        last = stream.decoding_seconds
         if not -JUMP_BACK_SECONDS <= seconds - last <= JUMP_AHEAD_SECONDS:
-            part += 1
-            if part == len(self.offsets):
+            stream.part += 1
+            if stream.part == len(self.offsets):
                 is_wrap = self._wraps and abs(seconds + WRAP_SECONDS - last) < PAUSE_SECONDS
                 self.offsets.append(self.offsets[-1] + WRAP_SECONDS if is_wrap else self.end_seconds - seconds)
-        self._parts[stream_index] = part, seconds
-        return self.offsets[part]
+            stream.end = None  # what was joined may begin later than the other stream has ended
+        stream.decoding_seconds = seconds
+        return self.offsets[stream.part]
 
 
 def demux(
@@ -242,10 +267,14 @@ def demux(
         UnicodeError: The same; FFmpeg's message is not UTF-8.
     """
     timeline = timeline or Timeline(container, container.name)
-    for count, packet in enumerate(read_packets(container, heartbeat)):
+    packets = read_packets(container, heartbeat)
+    for count in itertools.count():
         if count % PACKETS_PER_HEARTBEAT == 0:
             heartbeat()
-        timeline.place(packet)
+        logged = logged_errors()  # decoders log errors, too, between packets
+        if (packet := next(packets, None)) is None:
+            return
+        timeline.place(packet, logged_errors() - logged)
         yield packet
 
 
@@ -366,7 +395,8 @@ def _scrambled_share(file: Readable, size: int, pid: int | None) -> float:
             marks += [match[1][0] & 0x30 for match in _PES_HEADER.finditer(content)]
         else:
             marks += _transport_marks(np.frombuffer(content, np.uint8), pid)
-    return sum(map(bool, marks)) / max(1, len(marks))
+    share = sum(map(bool, marks)) / max(1, len(marks))
+    return share if share > _LEAST_SHARE else 0.0
 
 
 def _transport_marks(content: NDArray[np.uint8], pid: int) -> list[int]:
