@@ -48,7 +48,7 @@ _IN_PLAIN_WORDS = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""Thoughts between words that an answer may have, too, so that they count only at its beginning and with their end."""
+"""Thoughts between words that an answer may have, too, so that they count only at its beginning."""
 
 _AROUND = r"(?:<\|[\w/ ]*\|>|</?(?:answer|response|solution|conclusion)>|</?s>)"
 _BEFORE, _AFTER = re.compile(rf"\A{_AROUND}", re.IGNORECASE), re.compile(rf"{_AROUND}\Z", re.IGNORECASE)
