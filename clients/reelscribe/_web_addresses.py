@@ -27,6 +27,14 @@ PORTS = {"http": 80, "https": 443}
 OPENAI = "openai+"
 """Beginning of the addresses of servers with OpenAI's API, before http:// or https://."""
 
+OVER_PROXY = (
+    "it is asked over the proxy of http_proxy, https_proxy or all_proxy; name its host in no_proxy if it needs none"
+)
+"""What to tell where a proxy may be the cause."""
+
+OF_PROXIES = (403, 407, 502, 503, 504)
+"""Statuses with which proxies refuse to ask a server, or tell that they cannot."""
+
 _PROXY_VARIABLES = [f"{name}_proxy" for name in ("http", "https", "all", "no")]
 _PROXY_VARIABLES += map(str.upper, _PROXY_VARIABLES[:])
 
@@ -113,21 +121,6 @@ def named_host(text: str) -> str:
     return bare_host(url)
 
 
-def web_proxies() -> dict[str, Url]:
-    """Return the proxies of the environment by the scheme of addresses, with a name and password where they have them.
-
-    They are those of http_proxy and https_proxy, and of all_proxy where one of these is missing.
-
-    Raises:
-        UsageError: One cannot be used.
-    """
-    import urllib.request
-
-    found = urllib.request.getproxies()
-    names = {scheme: scheme if scheme in found else "all" for scheme in PORTS}
-    return {scheme: _proxy(name, found[name]) for scheme, name in names.items() if found.get(name)}
-
-
 def _proxy(name: str, address: str) -> Url:
     """Return the address of a proxy. Raises UsageError if it cannot be used; the message has no password."""
     try:
@@ -136,20 +129,25 @@ def _proxy(name: str, address: str) -> Url:
     except ValueError:
         raise UsageError(
             f"{name}_proxy: expected the address of a proxy, such as http://proxy:3128, and of its name and password"
-            " only characters of Latin-1"
+            " only characters of Latin-1; SOCKS is not supported: set http_proxy and https_proxy, or name in no_proxy"
+            " the hosts that need none"
         ) from None
     return proxy
 
 
 def proxy_of(scheme: str, host: str, port: int | None) -> Url | None:
-    """Return the proxy over which a server is asked: one of `web_proxies`, or None for none.
+    """Return the proxy over which a server is asked, with a name and password where it has them; None for none.
 
-    This machine and what no_proxy names are asked directly.
+    It is that of http_proxy or https_proxy, or of all_proxy if that is missing. This machine and what no_proxy names
+    are asked directly.
 
     Args:
         scheme: Scheme of the address, http or https.
         host: Its host, an IPv6 address without brackets.
         port: Its port; None for the usual one.
+
+    Raises:
+        UsageError: The proxy cannot be used.
     """
     return _proxy_of(scheme, host, port, tuple(map(os.environ.get, _PROXY_VARIABLES)))
 
@@ -159,10 +157,12 @@ def _proxy_of(scheme: str, host: str, port: int | None, _: tuple[str | None, ...
     """Return the proxy over which a server is asked, for values of _PROXY_VARIABLES; see `proxy_of`."""
     import urllib.request
 
-    if _is_this_machine(host) or not (proxies := web_proxies()):
+    proxies = urllib.request.getproxies()
+    name = scheme if scheme in proxies else "all"
+    if not proxies.get(name) or _is_this_machine(host):
         return None
     is_direct = any(map(urllib.request.proxy_bypass, (host, f"{host}:{port or PORTS[scheme]}")))
-    return None if is_direct else proxies.get(scheme)
+    return None if is_direct else _proxy(name, proxies[name])
 
 
 def proxy_login(proxy: Url) -> tuple[str, str] | None:

@@ -22,22 +22,46 @@ THOUGHTS = [
     *("<think>hm</think>A dog.", "hm\n</think>\n\nA dog.", "</think>A dog.", "<think>\n\n</think>\n\nA dog."),
     *("<THINKING a='b'>hm</THINKING> A dog.", "<seed:think>hm</seed:think>A dog.", "<reasoning>hm</reasoning>A dog."),
     *("[THINK]hm[/THINK]A dog.", "◁think▷hm◁/think▷A dog.", "<unused94>thought\nhm<unused95>A dog."),
-    *("<|channel>thought\nhm<channel|>A dog.", "<think>a</think>A <think>b</think>dog.", "A dog.<think>hm</think>"),
+    *("<|channel>thought\nhm<channel|>A dog.", "<think>a</think>\n<think>b</think>A dog."),
     *("<think>a<think>b</think>c</think>A dog.", "<think>a <think> is a mark</think>A dog."),
     *("<think>hm</think><answer>A dog.</answer>", "<think>hm</think>\n<|begin_of_box|>A dog.<|end_of_box|>"),
     f"<|channel|>analysis<|message|>hm<|end|>{HARMONY}commentary<|message|>oh<|end|>{HARMONY}final<|message|>A dog.",
     *("<|channel|>final <|constrain|>json<|message|>A dog.<|return|>", "analysisWe need to.assistantfinalA dog."),
     "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>A dog.<|END_RESPONSE|>",
     "<|begin_of_thought|>hm<|end_of_thought|>\n<|begin_of_solution|>A dog.<|end_of_solution|>",
-    *("Here is my thought process: hm Here is my response: A dog.", "<think/>A dog."),
+    *(
+        "Here is my thought process: hm Here is my response: A dog.",
+        "<think/>A dog.",
+        "a <think> b</think> c</think>A dog.",
+    ),
     "<SUMMARY>hm</SUMMARY><REASONING>hm</REASONING><CONCLUSION>A dog.</CONCLUSION>",  # LLaVA-CoT
     [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "A dog."}],
 ]
 """What models write, each in the way of a family, whose answer is "A dog."."""
 
+WITHOUT_THOUGHTS = [
+    *("A <b> [tag] of 3 < 4.", "It shows <think> on a screen", "A <think>b</think> c", "A dog.<think>b</think>"),
+    *("A whiteboard with <reasoning> and </reasoning> tags.", "<SUMMARY>A dog.</SUMMARY>", '{"a": "<think>b</think>"}'),
+    *(
+        "A sign. It reads: Here is my response: No more.",
+        '{"a": "Here is my response: x"}',
+        "<CONCLUSION> is on a sign",
+    ),
+    *(
+        "analysis of a dog",
+        "analysis_of_code.py is shown",
+        "analysis_of_code.py has AssistantFinal",
+        "an assistantfinal",
+    ),
+]
+"""What looks like thoughts, or has words of theirs, in the middle of what a model says."""
+
 NO_TEXT = {
     **{text: chat(text) for text in ("", " \n", "\u200b\ufeff", "<think>hm</think>", "hm</think> ", "<think>hm")},
     "a text without end": chat("<think " * 2**18),
+    "many thoughts": chat("<think></think>" * 2**16),
+    "thoughts in plain words": chat("Here's my thought process: hm"),
+    "analysis of an assistant that is cut off": chat("<|start|>assistant<|channel|>analysis<|message|>hm", "length"),
     "thoughts that are cut off": chat("<think>a<think>b</think>c", "length"),
     "analysis that is cut off": chat("<|channel|>analysis<|message|>hm", "length"),
     "null": chat(None),
@@ -83,7 +107,7 @@ async def test_what_a_model_thinks_is_no_part_of_its_answer(server, text):
     assert await ask(server) == ClipDescription("A dog.", "complete", 2)  # and its confidence is not that of the answer
 
 
-@pytest.mark.parametrize("text", ["A <b> [tag] of 3 < 4.", "It shows <think> on a screen", "analysis of a dog"])
+@pytest.mark.parametrize("text", WITHOUT_THOUGHTS)
 async def test_a_text_without_thoughts_is_the_answer(server, text):
     server.answers = [chat(f" {text}\n")]
     assert await ask(server) == ClipDescription(text, "complete", 2, -0.25)

@@ -7,14 +7,15 @@ import pytest
 
 from reelscribe._web_addresses import proxy_of
 from reelscribe.client.endpoint import Server
-from reelscribe.client.models import ClipClient
+from reelscribe.client.models import CaptionClient, ClipClient
 from reelscribe.contract.clips import Clip
-from reelscribe.errors import ServerError, UsageError
+from reelscribe.errors import MediaError, ServerError, UsageError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.storage.web import WebStore
 from support.fake_management import FakeManagement, FakeVersion
 from support.fake_openai import serving
 from support.lying_server import LyingServer, response
+from support.sending import FRAMES, no_waiting
 
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -58,16 +59,52 @@ async def test_a_proxy_that_refuses_is_named_without_its_password(environment, s
     assert "Proxy-Authorization: Basic bWU6c2VjcmV0" in proxy.heads[0]
 
 
-async def test_a_proxy_that_cannot_be_used_is_refused_before_anything_is_sent(environment):
+@pytest.mark.parametrize("status", ["403 Forbidden", "502 Bad Gateway", "503 Unavailable", "504 Timeout"])
+async def test_what_a_proxy_may_have_answered_is_told_as_such(environment, status):
+    over_proxy = pytest.raises(ServerError, match=rf"{status[:3]}\b.* over the proxy of .*in no_proxy .*<html>ERR")
+    async with LyingServer(response("<html>ERR", status=status)) as proxy:
+        environment.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        with no_waiting(2):
+            async with ClipClient([Server("openai+http://models.invalid/v1")], "m") as client:
+                with over_proxy:
+                    await client.describe()
+            async with CaptionClient([Server("http://models.invalid")], "captioner") as client:
+                await client.describe()
+                with over_proxy:
+                    await client.caption(FRAMES[:1])
+        async with ManagementClient("http://models.invalid:8081") as management:
+            with over_proxy:
+                await management.models()
+        with pytest.raises(MediaError, match=rf"status {status[:3]}\b.* over the proxy of .*in no_proxy"):
+            await asyncio.to_thread(WebStore(5.0).info, "http://films.invalid/one.mp4")
+
+
+async def test_what_the_server_behind_a_proxy_says_itself_is_not_told_as_the_proxys(environment):
+    async with LyingServer(response('{"error": {"message": "no key"}}', status="403 Forbidden")) as proxy:
+        environment.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        async with ClipClient([Server("openai+http://models.invalid/v1")], "m") as client:
+            with pytest.raises(ServerError, match="no key") as error:
+                await client.describe()
+    assert "proxy" not in str(error.value)
+
+
+async def test_a_proxy_that_cannot_be_used_is_an_error_only_of_what_would_be_asked_over_it(environment):
     environment.setenv("all_proxy", "socks5://me:secret@h:1")
+    environment.setenv("no_proxy", "direct.invalid")
+    assert proxy_of("http", "direct.invalid", None) is None
+    environment.setenv("https_proxy", "http://h:2")
+    assert proxy_of("https", "models.invalid", None).url == "http://h:2/"
     async with ClipClient([Server("openai+http://models.invalid/v1")], "m") as client:
-        with pytest.raises(UsageError, match=r"^all_proxy: expected the address of a proxy") as error:
+        with pytest.raises(UsageError, match=r"^all_proxy: expected the address of a proxy.* SOCKS is not") as error:
             await client.describe()
     assert "secret" not in str(error.value)
+    with pytest.raises(UsageError, match=r"^all_proxy: "):
+        await asyncio.to_thread(WebStore(5.0).info, "http://films.invalid/one.mp4")
 
 
-async def test_this_machine_is_asked_without_a_proxy(environment):
-    environment.setenv("all_proxy", "http://127.0.0.1:9")
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+async def test_this_machine_is_asked_without_a_proxy(environment, proxy):
+    environment.setenv("all_proxy", proxy)
     async with serving() as server, ClipClient([Server(server.url)], "m") as client:
         await client.describe()
         address = f"{server.url.removeprefix('openai+').removesuffix('v1')}version"

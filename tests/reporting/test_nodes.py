@@ -9,6 +9,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.counters import Counters, NodeReport, Resources
 from reelscribe.reporting.meter import Meter, NodeFigures
+from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.time_left import SourceSize
 
 SUMS = Counters(
@@ -28,8 +29,8 @@ SOUND = Counters(seconds=60.0, done=5400.4), replace(HAS, counts="seconds of aud
 REPORT = NodeReport(150.0, [(SUMS, HAS), SOUND])
 
 
-def figures(name: str, report: NodeReport = REPORT) -> NodeFigures:
-    node = NodeFigures(name, "ready")
+def figures(name: str, report: NodeReport = REPORT, state: str = "ready") -> NodeFigures:
+    node = NodeFigures(name, state)
     node.keep(report)
     return node
 
@@ -42,10 +43,13 @@ def meter_of(*nodes: NodeFigures) -> Meter:
     return meter
 
 
-def test_before_a_node_has_reported_there_is_nothing_but_its_state():
-    now = meter_of(NodeFigures("a")).snapshot()
+@pytest.mark.parametrize(
+    "node", [NodeFigures("a"), figures("a", NodeMeter().report(), "starting")], ids=["silent", "bare"]
+)
+def test_before_a_node_has_reported_there_is_nothing_but_its_state(node):
+    now = meter_of(node).snapshot()
     assert (now.tracks, now.sources, now.media_seconds_per_second, now.bottleneck) == ((), 0, 0.0, "starting")
-    assert [(node.name, node.state, node.is_ready) for node in now.nodes] == [("a", "starting", False)]
+    assert [(each.name, each.state, each.is_ready) for each in now.nodes] == [("a", "starting", False)]
     assert now.nodes_ready == 0
     assert not now.all_listed
 

@@ -124,7 +124,7 @@ def test_a_wait_for_a_server_is_no_time_of_the_run(run):
 @pytest.mark.parametrize(("path", "share"), [("a.mp3", 0.0), ("a.mp4", 1.0)])
 def test_recordings_and_what_was_done_before_are_no_work_for_a_captioner(run, path, share):
     run.expect(path, SourceSize("audio" if path == "a.mp3" else "video", 10**6, 1000.0), share)
-    assert run.now.eta_seconds == 0.0
+    assert (run.now.eta_seconds, run.now.done_share) == (0.0, 1.0)
 
 
 def test_a_track_that_is_done_with_a_source_does_not_wait_for_the_others(run):

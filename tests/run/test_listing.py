@@ -49,6 +49,14 @@ async def test_names_may_be_any_bytes(tmp_path, monkeypatch):
     assert await all_of(names) == names
 
 
+async def test_only_the_suffix_of_a_recording_says_that_a_source_has_no_pictures(monkeypatch):
+    names = ["a.MP3", "b.mp4", "https://films.example/watch?v=1", "film.dat", "clip.mp4.part", "bare"]
+    monkeypatch.setattr(listing, "find_sources", lambda *_: map(Found, names))
+    with Listing(names, ()) as sources:
+        await sources.find((), nothing_known)
+        assert [source.size.kind for source in sources.take(9)] == ["audio", *["video"] * 5]
+
+
 async def test_an_empty_list_is_used_up_at_once():
     with Listing([], ()) as sources:
         await sources.find((), nothing_known)

@@ -152,7 +152,7 @@ def test_a_proxy_is_not_asked_for_an_address_in_a_private_network(served, tmp_pa
 def test_a_proxy_that_cannot_be_used_is_refused(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(UsageError, match="http_proxy: expected the address of a proxy"):
-        WebStore(5.0)
+        WebStore(5.0).info("http://films.example/one.mp4")
 
 
 def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(tmp_path, monkeypatch):

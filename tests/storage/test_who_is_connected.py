@@ -310,7 +310,7 @@ def test_a_proxy_gets_its_name_and_its_password_even_if_that_is_empty(network, m
 def test_a_password_that_cannot_be_sent_to_a_proxy_is_an_error_without_it(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://me:hidden\u20ac@proxy.example:3128")
     with pytest.raises(UsageError, match=r"^http_proxy: expected the address of a proxy") as refused:
-        WebStore(5.0)
+        WebStore(5.0).info("http://films.example/one.mp4")
     assert "hidden" not in str(refused.value)
 
 

@@ -17,15 +17,13 @@ MOST_CHARACTERS = 2**20
 _NAME = "think(?:ing)?|thoughts?|reasoning|reflection|scratchpad"
 _MARK = re.compile(
     rf"""
-    (?=[<◁\[ah])(?:  # which tells quickly that most characters begin none
+    (?=[<◁\[])(?:  # which tells quickly that most characters begin none
     (?P<begins>
         <(?:[\w-]+:)?(?:{_NAME})(?:\s[^<>]*)?(?<!/)>  # DeepSeek, Qwen, GLM and most others; <seed:think>
       | ◁think▷ | (?-i:\[THINK\])                  # Kimi, Mistral
       | <\|(?:begin_of_|begin_|start_)?(?:{_NAME})(?:_start|_begin)?\|>   # Command, Sky-T1
       | <\|channel>\s*thought\b | <unused94>       # Gemma
-      | <\|channel\|>\s*(?:analysis|commentary)\b  # gpt-oss
-      | \Aanalysis(?=\w)                           # the same without its special tokens
-      | \AHere(?:\ is|'s)\ my\ thought\ process:   # Granite
+      | (?:<\|start\|>assistant)?<\|channel\|>\s*(?:analysis|commentary)\b  # gpt-oss
     )
   | (?P<ends>
         </(?:[\w-]+:)?(?:{_NAME})\s*> | <(?:{_NAME})\s*/>
@@ -34,13 +32,24 @@ _MARK = re.compile(
       | <channel\|> | <unused95>
     )
   | (?P<answers>
-        <\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|> | assistantfinal
+        <\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>
       | <\|(?:begin_of_solution|start_response)\|>
-      | Here(?:\ is|'s)\ my\ response: | (?-i:<CONCLUSION>)
     ))
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_IN_PLAIN_WORDS = re.compile(
+    r"""
+    \A\s*(?:
+        analysis(?=\w).*?assistantfinal  # gpt-oss without its special tokens
+      | Here(?:\ is|'s)\ my\ thought\ process:.*?(?:Here(?:\ is|'s)\ my\ response:|\Z)  # Granite
+      | <SUMMARY>.*?<CONCLUSION>        # LLaVA-CoT
+    )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""Thoughts between words that an answer may have, too, so that they count only at its beginning."""
+
 _AROUND = r"(?:<\|[\w/ ]*\|>|</?(?:answer|response|solution|conclusion)>|</?s>)"
 _BEFORE, _AFTER = re.compile(rf"\A{_AROUND}", re.IGNORECASE), re.compile(rf"{_AROUND}\Z", re.IGNORECASE)
 """What may be around an answer that follows thoughts."""
@@ -79,30 +88,27 @@ def no_text(status: ClipStatus, *, has_thoughts: bool) -> RequestRefused:
 
 
 def without_thoughts(text: str, *, is_whole: bool = True) -> str:
-    """Return a text without the thoughts in it.
+    """Return a text without the thoughts at its beginning. What looks like thoughts behind that is what it says.
 
     Args:
         text: Any text.
         is_whole: False if it was cut off, maybe in a thought.
     """
-    depth, said, at, ended_at = 0, "", 0, 0
-    for mark in _MARK.finditer(text):
-        said += "" if depth else text[at : mark.start()]
-        at = mark.end()
+    told = _IN_PLAIN_WORDS.sub("", text)
+    depth, named, at, has_begun = 0, 0, 0, False
+    for mark in _MARK.finditer(told):
         if mark["begins"]:
-            depth += 1
-        elif mark["ends"] and depth:
-            depth, ended_at = depth - 1, at
-        else:  # all before were thoughts, of which the first mark was in the prompt
-            depth, said, ended_at = 0, "", at
-    if not at:
+            has_begun = has_begun or (not depth and bool(told[at : mark.start()].strip()))
+            depth, named = (depth, named + 1) if has_begun else (depth + 1, named)
+        elif mark["ends"] and named:
+            named -= 1
+        else:  # all before were thoughts, of which the first mark may have been in the prompt
+            depth, named, at, has_begun = max(0, depth - 1) if mark["ends"] else 0, 0, mark.end(), False
+    if not (at or depth or told != text):
         return text
-    if not depth:
-        said += text[at:]
-    elif is_whole and ended_at:  # a thought has named the mark
-        said = _MARK.split(text[ended_at:], maxsplit=1)[0]
-    elif is_whole and said.strip():  # the answer itself names it
-        return text
+    said = told[at:]
+    if depth:  # either it ends in a thought, or one has named the mark
+        said = _MARK.split(said, maxsplit=1)[0] if at and is_whole else ""
     return _bare(said)
 
 

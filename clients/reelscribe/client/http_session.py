@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from reelscribe._web_addresses import proxy_login, proxy_of
+from reelscribe._web_addresses import OF_PROXIES, OVER_PROXY, proxy_login, proxy_of
 from reelscribe.errors import ServerError, ServerUnreachable, UsageError, brief, printable
 
 MAX_ANSWER_BYTES = 16 * 2**20
@@ -39,7 +39,7 @@ class RawAnswer:
     headers: Mapping[str, str]
     """Its headers, whose names may be looked up in any case."""
     content: bytes
-    """Its body, of at most MAX_ANSWER_BYTES."""
+    """Its body, of at most MAX_ANSWER_BYTES, after words on the proxy if it is one of those that proxies make."""
 
     @property
     def text(self) -> str:
@@ -104,9 +104,12 @@ async def ask(
             auto_decompress=False,
         ) as response:
             if proxy and response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-                raise ServerError(f"{url}: the proxy wants a name and password; {_OVER_PROXY}")
+                raise ServerError(f"{url}: the proxy wants a name and password; {OVER_PROXY}")
             try:
-                return RawAnswer(response.status, response.headers, await _read(response))
+                content = await _read(response)
+                if proxy and target.scheme == "http" and response.status in OF_PROXIES and not _is_json(content):
+                    content = f"maybe from a proxy, as {OVER_PROXY}: ".encode() + content
+                return RawAnswer(response.status, response.headers, content)
             except (ServerError, _TooLarge):
                 response.close()  # what it still sends is not read
                 raise
@@ -170,6 +173,14 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def _is_json(content: bytes) -> bool:
+    try:
+        parse_json(content)
+    except ValueError:
+        return False
+    return True
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
@@ -181,10 +192,6 @@ HTTPS_ONLY = "only accepts HTTPS requests"
 """Text in TorchServe's response, of status 403, to a plain HTTP request at an HTTPS port."""
 
 _LONGEST_REASON = 300
-
-_OVER_PROXY = (
-    "it is asked over the proxy of http_proxy, https_proxy or all_proxy; name its host in no_proxy if it needs none"
-)
 
 _CERTIFICATE_ADVICE = {
     10: "it has expired: give the server another one",
@@ -228,7 +235,7 @@ def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreach
 
 def _advice(error: aiohttp.ClientError | OSError) -> str:
     if isinstance(error, (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)):
-        return _OVER_PROXY
+        return OVER_PROXY
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         number = getattr(error.certificate_error, "verify_code", 0)
         trust = "have SSL_CERT_FILE name the certificate of its issuer, or the server's own if it is self-signed"

@@ -179,12 +179,8 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
             return [await self._together([part], permit) for part in parts]
         ends = [0, *accumulate(map(len, parts))]
         split = [answers[first:stop] for first, stop in pairwise(ends)]
-        # What the server refuses in one source must not be refused in those that were joined with it. Frames over which
-        # workers died need no second try: they were found one by one.
         return [
-            await self._together([part], permit)
-            if any(isinstance(answer, RequestRefused) and not answer.kills_workers for answer in of_part)
-            else of_part
+            await self._together([part], permit) if any(map(_may_be_for_others, of_part)) else of_part
             for part, of_part in zip(parts, split, strict=True)
         ]
 
@@ -197,3 +193,11 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
             if not is_of_one_source(error):
                 raise
             return error
+
+
+def _may_be_for_others(answer: object) -> bool:
+    """Return whether an item may have been refused because of those of other sources that were joined with it.
+
+    Frames over which workers died were found one by one, and an answer without a text is about its item alone.
+    """
+    return isinstance(answer, RequestRefused) and not answer.kills_workers and answer.status != 200

@@ -32,7 +32,10 @@ VIDEO_SUFFIXES = frozenset(_VIDEO.split())
 INDEXED_SUFFIXES = frozenset({".m4v", ".mov", ".mp4"})
 """Suffixes of video files that tell in one place where each frame is."""
 
-MEDIA_SUFFIXES = VIDEO_SUFFIXES | frozenset(_AUDIO.split())
+AUDIO_SUFFIXES = frozenset(_AUDIO.split())
+"""Suffixes of audio files, with the dot, in lower case."""
+
+MEDIA_SUFFIXES = VIDEO_SUFFIXES | AUDIO_SUFFIXES
 """Suffixes of video and audio files, with the dot, in lower case."""
 
 DynamicRange = Literal["sdr", "pq", "hlg"]

@@ -210,21 +210,21 @@ class NodeFigures:
     """The sums of its tracks at moments of the last WINDOW_SECONDS, the oldest first."""
 
     def keep(self, report: NodeReport) -> None:
-        """Take note of what the node reports."""
+        """Take note of what the node reports, which is nothing until it has all its tracks."""
+        if not report.tracks:
+            return
         self.report = report
         sums = [counters for counters, _ in report.tracks]
-        if (
-            report.outage or not self.window or len(self.window[0]) < len(sums)
-        ):  # what a run waits for then says nothing about its limits
+        if report.outage or not self.window:  # what a run waits for then says nothing about its limits
             self.window = deque([sums if report.outage else [Counters()] * len(sums)])
         self.window.append(sums)
-        while len(self.window) > 2 and sums and self.window[1][0].seconds <= sums[0].seconds - WINDOW_SECONDS:
+        while len(self.window) > 2 and self.window[1][0].seconds <= sums[0].seconds - WINDOW_SECONDS:
             self.window.popleft()
 
     def snapshot(self, track: int, *, more_to_come: bool) -> NodeSnapshot:
         """Return the figures at this moment, with the bottleneck of the track of this number."""
         speed, limit = 0.0, ""
-        if self.report and track < len(self.report.tracks):
+        if self.report:
             now, has = self.report.tracks[track]
             speed = self.report.media_seconds / max(now.seconds, 1e-9)
             limit = find_bottleneck(self.window[0][track], now, has, more_to_come=more_to_come)
@@ -395,7 +395,7 @@ class Meter:
             ),
             nodes_lost=self.nodes_lost,
             all_listed=self.all_listed,
-            done_share=1 - seconds_left / everything if everything else 0.0,
+            done_share=1 - seconds_left / everything if everything else float(self.all_listed),
         )
 
     def time_left(self) -> TimeLeft | None:
@@ -428,9 +428,9 @@ class Meter:
         for node in self.nodes.values():
             if node.read_report:
                 node.keep(node.read_report())
-        reports = [report for report in self._reports if report.tracks]
         self._totals = [
-            Counters.total([report.tracks[number][0] for report in reports]) for number in range(len(self._tracks))
+            Counters.total([report.tracks[number][0] for report in self._reports])
+            for number in range(len(self._tracks))
         ]
 
     def _add(self, size: SourceSize, shares: Sequence[float], sign: float) -> None:
@@ -442,7 +442,7 @@ class Meter:
 
     def _seconds_done(self, number: int) -> float:
         """Return the seconds of media that this run has done for a track, those of open sources included."""
-        opened = sum(report.tracks[number][1].open_seconds for report in self._live if report.tracks)
+        opened = sum(report.tracks[number][1].open_seconds for report in self._live)
         return self._tracks[number].finished.seconds(self._listed) + opened
 
     def _seconds_left(self, number: int) -> float:
@@ -456,7 +456,7 @@ class Meter:
             return None
         # As much of what is left will turn out to be damaged, a copy, or without the stream, as of what is done.
         likely = left * sums.worked / done if sums.worked and done else left
-        longest = max((report.tracks[number][1].longest_seconds for report in self._live if report.tracks), default=0.0)
+        longest = max((report.tracks[number][1].longest_seconds for report in self._live), default=0.0)
         least = max(
             (sums.network + sums.compute) / max(1.0, sums.requests),
             longest * sums.busy / sums.worked if sums.worked else 0.0,

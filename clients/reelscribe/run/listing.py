@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 
 from reelscribe._files import size_in
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import VIDEO_SUFFIXES, Header
+from reelscribe.contract.source import AUDIO_SUFFIXES, Header
 from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError, is_of_one_source, reason_of
@@ -472,7 +472,7 @@ class Listing:
             key,
             os.fsencode(found.path),
             stat,
-            "video" if suffix(found.path) in VIDEO_SUFFIXES else "audio",
+            "audio" if suffix(found.path) in AUDIO_SUFFIXES else "video",  # as far as a name tells
             size_in(stat) if stat else 0,
             _FROM_LEDGER if file.header else 0,
             header.seconds,

@@ -135,8 +135,9 @@ class Node:
 
     async def begin(self) -> None:
         """Connect the tracks to the store, and tell the driver that the node is ready."""
-        for track in self._tracks:
+        for track in self._tracks:  # at once, as a report has all of them or none
             track.count_in(self.meter)
+        for track in self._tracks:
             await track.begin(self._store)
         self._annotator = Annotator(self._tracks, self._store, self._spool)
         self._send(messages.Ready([track.planned for track in self._tracks]))

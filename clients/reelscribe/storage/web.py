@@ -28,13 +28,14 @@ from urllib3.exceptions import (
 from urllib3.util import Url
 
 from reelscribe._web_addresses import (
+    OF_PROXIES,
+    OVER_PROXY,
     PORTS,
     bare_host,
     is_public,
     parse_web_address,
     proxy_login,
     proxy_of,
-    web_proxies,
 )
 from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable, brief
 from reelscribe.storage.objects import (
@@ -56,6 +57,7 @@ _UNNAMED = (
     "expected a file in the public network, as nobody but these results has named its server; if the server is yours,"
     " name its host with --media-host"
 )
+_POOLS: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": False}
 _LATER = {408, 425, 429, 500, 502, 503, 504}
 """Statuses of answers that may be others later."""
 
@@ -77,9 +79,8 @@ class WebStore(ObjectStore):
         """The hosts that the user has named, as `bare_host` returns them."""
         self._answering = dict[tuple[str, int | None], str]()
         """The IP address at which each host and port was last connected to."""
-        pools: dict[str, Any] = {"maxsize": CONNECTIONS, "retries": False}
-        self._direct = urllib3.PoolManager(**pools)
-        self._proxies = {proxy: _over(proxy, pools) for proxy in web_proxies().values()}
+        self._direct = urllib3.PoolManager(**_POOLS)
+        self._proxies = dict[Url, urllib3.ProxyManager]()
 
     def info(self, address: str) -> StoredObject:
         """Return the size and the version of a file."""
@@ -128,7 +129,8 @@ class WebStore(ObjectStore):
             try:
                 if answer.status not in _REDIRECTS:
                     if answer.status not in (200, 206, 416):
-                        raise _error(answer, "put" if self._are_named else "name its host with --media-host, and put")
+                        advice = "put" if self._are_named else "name its host with --media-host, and put"
+                        raise _error(answer, advice, asks_proxy=_asks_proxy(url))
                     yield answer
                     return
                 url = _redirected(url, answer.headers.get("Location"))
@@ -152,7 +154,8 @@ class WebStore(ObjectStore):
             if proxy := proxy_of(url.scheme or "", host, url.port):
                 if not is_named and not _is_public_or_name(host):  # what a name stands for is up to the proxy
                     raise MediaError(refusal)
-                return self._get(self._proxies[proxy], url.url, every)
+                connections = self._proxies.get(proxy) or self._proxies.setdefault(proxy, _over(proxy))
+                return self._get(connections, url.url, every)
             before = self._answering.get((host, url.port))  # first, as it may have a connection, and others may be dead
             *others, last = [host] if is_named else sorted(_public_ips(url, refusal), key=lambda ip: ip != before)
             for ip in others:
@@ -255,15 +258,21 @@ def _connection_errors() -> Iterator[None]:
         raise StoreUnavailable(f"the connection to the server broke: {type(error).__name__}") from None
 
 
-def _error(answer: urllib3.BaseHTTPResponse, advice: str) -> MediaError:
+def _asks_proxy(url: Url) -> bool:
+    """Return whether a proxy may have answered in place of a server; what is encrypted it only passes on."""
+    return url.scheme == "http" and proxy_of("http", bare_host(url), url.port) is not None
+
+
+def _error(answer: urllib3.BaseHTTPResponse, advice: str, *, asks_proxy: bool) -> MediaError:
     status = answer.status
+    note = f"; {OVER_PROXY}" if asks_proxy and status in OF_PROXIES else ""
     if status in _LATER:
-        return StoreUnavailable(f"the server failed with status {status} again and again")
+        return StoreUnavailable(f"the server failed with status {status} again and again{note}")
     if status in (404, 410):
         return NoSuchObject(f"no such file on the server (status {status}); check the address")
     if status in (401, 403, 407):
         return MediaError(
-            f"permission denied by the server (status {status}); {advice} name and password into ~/.netrc"
+            f"permission denied by the server (status {status}); {advice} name and password into ~/.netrc{note}"
         )
     return MediaError(f"expected a file, got status {status} from the server")
 
@@ -284,8 +293,8 @@ def _version(headers: Mapping[str, str]) -> str:
     return version if len(version) <= 1000 else ""
 
 
-def _over(proxy: Url, pools: Mapping[str, Any]) -> urllib3.ProxyManager:
+def _over(proxy: Url) -> urllib3.ProxyManager:
     """Return the connections over a proxy."""
     login = proxy_login(proxy)
     headers = urllib3.make_headers(proxy_basic_auth=":".join(login)) if login else None
-    return urllib3.ProxyManager(proxy._replace(auth=None).url, proxy_headers=headers, **pools)
+    return urllib3.ProxyManager(proxy._replace(auth=None).url, proxy_headers=headers, **_POOLS)
