@@ -180,10 +180,11 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
         ends = [0, *accumulate(map(len, parts))]
         split = [answers[first:stop] for first, stop in pairwise(ends)]
         # What the server refuses in one source must not be refused in those that were joined with it. Frames over which
-        # workers died need no second try: they were found one by one.
+        # workers died need no second try, as they were found one by one, nor do answers without a text, which have
+        # status 200 and are of one frame alone.
         return [
             await self._together([part], permit)
-            if any(isinstance(answer, RequestRefused) and not answer.kills_workers for answer in of_part)
+            if any(isinstance(each, RequestRefused) and not each.kills_workers and each.status != 200 for each in of_part)
             else of_part
             for part, of_part in zip(parts, split, strict=True)
         ]
