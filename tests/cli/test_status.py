@@ -1,6 +1,7 @@
 """`reelscribe status` of folders that runs have left, also where nothing can be written."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
@@ -103,9 +106,10 @@ def test_what_was_forgotten_is_taken_from_the_numbers_of_the_run_and_of_others(t
 
 async def save_sources(out: Path, good: list[str], bad: list[str]) -> None:
     async with Ledger(out) as ledger:
-        for name in (*good, *bad):
-            error = SourceError("MediaError", "broken") if name in bad else None
-            await ledger.save_source(Source(f"/v/{name}", 5, hashlib.sha256(name.encode()).hexdigest()), {}, error)
+        for name in good:
+            await ledger.save_source(Source(f"/v/{name}", 5, hashlib.sha256(name.encode()).hexdigest()), {})
+        for name in bad:
+            await ledger.save_unreadable(f"/v/{name}", SourceError("MediaError", "broken"))
 
 
 async def save_state(out: Path, snapshot: Snapshot) -> None:

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.operations import captioning, transcribing
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, ServerUnreachable
 from support.fake_torchserve import SPEECH, FakeTorchServe, Gate, refused, transcript, transcripts, worker_died
@@ -92,6 +94,20 @@ async def test_a_frame_that_kills_workers_costs_its_own_batch_alone():
         return worker_died() if 3 in request.names() else await gate(request)
 
     assert await answers_of_joined(answer, gate) == [[0], [1], [2, "status 500: no luck"]]
+
+
+async def test_a_frame_without_a_text_is_not_asked_about_again():
+    gate, asked = Gate(), []
+
+    async def answer(request):
+        await gate(request)
+        asked.append(request.names())
+        told = [FrameCaption("" if name == 2 else f"frame {name}", avg_logprob=-0.25) for name in request.names()]
+        return web.json_response([each.to_json() for each in told])
+
+    no_text = "status 200: expected an answer with a text, got none"
+    assert await answers_of_joined(answer, gate) == [[0], [1], [no_text, 3]]
+    assert asked == [[0], [1, 2, 3]]
 
 
 async def test_an_error_that_ends_a_run_reaches_every_batch():

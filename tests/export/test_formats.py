@@ -268,7 +268,7 @@ def test_a_name_in_the_memory_leads_nowhere_else(tmp_path, name):
         digest = hashlib.sha256(b"mine").hexdigest()
         database.execute("INSERT INTO written VALUES (?, ?)", (b"srt/" + known + b".srt", digest))
     if name == b"\xff":
-        with pytest.raises(OutputError, match="exports.sqlite: cannot be read"):
+        with pytest.raises(OutputError, match=r"exports.sqlite: cannot be read"):
             export(path, out, ["srt"])
     else:
         assert export(path, out, ["srt"]).written == [out / "srt/a.mp4.srt"]

@@ -184,7 +184,9 @@ class JoinedRequests(Generic[Items, ItemAnswer]):
         # status 200 and are of one frame alone.
         return [
             await self._together([part], permit)
-            if any(isinstance(each, RequestRefused) and not each.kills_workers and each.status != 200 for each in of_part)
+            if any(
+                isinstance(each, RequestRefused) and not each.kills_workers and each.status != 200 for each in of_part
+            )
             else of_part
             for part, of_part in zip(parts, split, strict=True)
         ]

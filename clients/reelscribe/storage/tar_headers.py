@@ -19,8 +19,10 @@ _AHEAD_BYTES = 2**14
 """Number of bytes that are read at once while headers are looked at. Small files beside members may be among them."""
 
 _NEAR_BYTES = 2**16
-"""Largest distance to the next header for which all that is between them is read, and much more at once, because each
-request to a store takes longer than that."""
+"""Largest distance to the next header at which all that is between them is read, because a request takes longer."""
+
+_AHEAD_OF_NEAR_BYTES = 2**18
+"""Number of bytes that are read at once then."""
 
 _ATTEMPTS = 5
 """Number of times that headers are asked for until the store answers."""
@@ -194,7 +196,7 @@ class _Headers:
             raise MediaError(f"expected headers of at most {_MOST_HEADERS:,} bytes for a member of the archive")
         if self._at < self._begin or self._at + size > self._begin + len(self._block):
             is_near = self._block and 0 <= self._at - self._begin - len(self._block) < _NEAR_BYTES
-            stop = min(self._stored.size, self._at + max(size, _MOST_HEADERS if is_near else _AHEAD_BYTES))
+            stop = min(self._stored.size, self._at + max(size, _AHEAD_OF_NEAR_BYTES if is_near else _AHEAD_BYTES))
             self._begin = self._at
             self._block = self._fetch(self._at, stop) if self._at < stop else b""
         start = self._at - self._begin
