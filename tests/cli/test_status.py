@@ -1,12 +1,13 @@
 """`reelscribe status` of folders that runs have left, also where nothing can be written."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
@@ -74,8 +77,39 @@ def test_what_was_forgotten_is_no_part_of_the_whole_job(out):
         exit_status, text = status(out)
         assert (exit_status, text.splitlines()[0]) == (0, "done: all sources succeeded")
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert {"sources 3 1 of 1", "failed 0", "captions 8"} <= set(lines)
+    assert {"sources 1 1 of 1", "failed 0", "captions 8"} <= set(lines)
     assert "bad.mp4" not in text
+    told = json.loads(status(out, "--json")[1])
+    assert [told[name] for name in ("sources", "sources_done", "sources_failed", "sources_copies")] == [1, 1, 0, 0]
+    assert (told["others"], told["others_failed"], told["failures"]) == (0, 0, [])
+    assert told["tracks"][0]["done_before"] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "forgotten", "after"),
+    [
+        ((5, 5, 1, 0, 0), ["bad.mp4"], (4, 4, 0, 0, 0)),
+        ((1, 1, 0, 4, 1), ["bad.mp4"], (1, 1, 0, 3, 0)),
+        ((4, 3, 0, 2, 1), ["a.mp4"], (4, 3, 0, 1, 1)),
+        ((4, 4, 0, 1, 1), ["a.mp4"], (4, 4, 1, 0, 0)),
+    ],
+)
+def test_what_was_forgotten_is_taken_from_the_numbers_of_the_run_and_of_others(tmp_path, before, forgotten, after):
+    numbers = dict(zip(("sources", "sources_done", "sources_failed", "others", "others_failed"), before, strict=True))
+    asyncio.run(save_sources(tmp_path, ["a.mp4", "b.mp4", "c.mp4", "d.mp4"], ["bad.mp4"]))
+    asyncio.run(save_state(tmp_path, replace(ON_NODES, **numbers)))
+    for name in forgotten:
+        assert CliRunner().invoke(app, ["forget", str(tmp_path), f"/v/{name}"]).exit_code == 0
+    told = json.loads(status(tmp_path, "--json")[1])
+    assert tuple(told[name] for name in numbers) == after
+
+
+async def save_sources(out: Path, good: list[str], bad: list[str]) -> None:
+    async with Ledger(out) as ledger:
+        for name in good:
+            await ledger.save_source(Source(f"/v/{name}", 5, hashlib.sha256(name.encode()).hexdigest()), {})
+        for name in bad:
+            await ledger.save_unreadable(f"/v/{name}", SourceError("MediaError", "broken"))
 
 
 async def save_state(out: Path, snapshot: Snapshot) -> None:

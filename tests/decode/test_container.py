@@ -89,8 +89,7 @@ VIDEOS = {
     "mov": (
         "mpeg4",
         "352x288 yuv420p",
-        ".360 .3g2 .3gp .3gp2 .3gpp .3gpp2 .cmfv .f4v .hdmov .insv .ismv .lrf .lrv .m4v .mj2 .mov .mp4 .mp4v .mqv .osv"
-        " .qt",
+        ".360 .3g2 .3gp .3gp2 .3gpp .3gpp2 .cmfv .f4v .hdmov .insv .ismv .lrv .m4v .mj2 .mov .mp4 .mp4v .mqv .osv .qt",
     ),
     "mpeg1video": ("mpeg1video", "352x288 yuv420p", ".m1v .mpv"),
     "mpeg2video": ("mpeg2video", "352x288 yuv420p", ".m2v .mp2v"),

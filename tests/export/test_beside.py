@@ -1,5 +1,6 @@
 """Results beside their sources: their names and contents, and that nothing of others is replaced."""
 
+import hashlib
 import json
 import os
 import resource
@@ -138,6 +139,19 @@ def test_a_name_stays_when_another_source_of_it_comes(films):
     assert beside(films, both_there, ["srt"]).failures == []
     assert names(films) == {"film.en.srt", "film.mkv.en.srt"}
     assert "three" in (films / "film.en.srt").read_text()
+
+
+def test_a_name_in_the_memory_leads_nowhere_else(films, tmp_path):
+    source, private = films / "film.mp4", tmp_path / "private.en.srt"
+    beside(films, [speech(source)], ["srt"])
+    private.write_text("mine")
+    with closing(sqlite3.connect(tmp_path / "out" / NAME)) as database, database:
+        stem = os.fsencode(tmp_path / "private")
+        assert database.execute("UPDATE names SET name = ?", (stem,)).rowcount == 1
+        digest = hashlib.sha256(b"mine").hexdigest()
+        database.execute("INSERT INTO written VALUES (?, ?)", (stem + b".en.srt", digest))
+    done = beside(films, [speech(source, "new")], ["srt"])
+    assert (done.written, private.read_text(), names(films)) == (1, "mine", {"film.en.srt"})
 
 
 def test_two_sources_that_had_the_same_name_one_after_the_other_get_names_of_their_own(films):

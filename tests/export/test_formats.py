@@ -1,14 +1,17 @@
 """An export as a whole: what it reads, what it refuses, and what it leaves behind."""
 
+import hashlib
 import json
 import os
 import resource
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 from pyarrow import CompressedInputStream, parquet
 
-from reelscribe.errors import UsageError
+from reelscribe.errors import OutputError, UsageError
 from reelscribe.export.cue_rules import CueRules
 from reelscribe.export.formats import FORMATS, export
 from support.clip_records import clip, clips_record, with_shots
@@ -238,6 +241,38 @@ def test_what_a_user_has_made_or_changed_stays_until_overwrite_replaces_it(tmp_p
         assert "old" in (out / name).read_text()
     assert export(annotations(tmp_path, [record("a.mp4", "new")]), out, formats).kept == []
     assert "new" in (out / name).read_text()
+
+
+def test_what_an_earlier_version_has_left_in_the_folder_of_the_run_is_replaced(tmp_path):
+    formats, old = ["csv", "srt"], [tmp_path / "captions.csv", tmp_path / "srt/a.mp4.srt"]
+    (tmp_path / "srt").mkdir()
+    for path in old:
+        path.write_text("of an earlier version")
+    export(annotations(tmp_path, [record("a.mp4", "x")]), tmp_path, ["vtt"])
+    assert export(tmp_path / "annotations.jsonl", tmp_path, formats).kept == []
+    for path in old:
+        path.write_text("changed since")
+    assert export(tmp_path / "annotations.jsonl", tmp_path, formats).kept == [*reversed(old)]
+
+
+@pytest.mark.parametrize("name", ["../../notes", "/notes", "x/../../../notes", "..", "", "a\0b", b"\xff"])
+def test_a_name_in_the_memory_leads_nowhere_else(tmp_path, name):
+    out = tmp_path / "out" / "deep"
+    path = annotations(tmp_path, [record("a.mp4", "x")])
+    export(path, out, ["srt"])
+    (tmp_path / "notes.srt").write_text("mine")
+    (tmp_path / "out/notes.srt").write_text("mine")
+    with closing(sqlite3.connect(out / "exports.sqlite")) as database, database:
+        known = name if isinstance(name, bytes) else name.encode()
+        assert database.execute("UPDATE names SET name = ?", (known,)).rowcount == 1
+        digest = hashlib.sha256(b"mine").hexdigest()
+        database.execute("INSERT INTO written VALUES (?, ?)", (b"srt/" + known + b".srt", digest))
+    if name == b"\xff":
+        with pytest.raises(OutputError, match=r"exports.sqlite: cannot be read"):
+            export(path, out, ["srt"])
+    else:
+        assert export(path, out, ["srt"]).written == [out / "srt/a.mp4.srt"]
+    assert {file.read_text() for file in tmp_path.rglob("notes.srt")} == {"mine"}
 
 
 def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):

@@ -53,10 +53,12 @@ def test_a_byte_order_mark_says_how_a_list_is_encoded(tmp_path, name, encoding):
     check_table(name, rows(tmp_path / name, (mark + TABLES[name]).encode(encoding)))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("name", TABLES)
-def test_a_list_in_utf16_needs_no_mark(tmp_path, name, encoding):
-    check_table(name, rows(tmp_path / name, TABLES[name].encode(encoding)))
+@pytest.mark.parametrize(
+    "content", [b"a\0b.mp4\0", "größe.mp4\nb.mp4".encode("utf-16-le"), "ж.mp4".encode("utf-16-be")]
+)
+def test_nul_characters_are_no_names_without_the_option_or_a_mark(tmp_path, content):
+    for row in rows(tmp_path / "list", content):
+        assert "; if NUL characters end the names of the list, use -0, else save it as UTF-8" in row.problem
     assert names(tmp_path / "list", b"a\0b.mp4\0", null=True) == ["a", "b.mp4"]
 
 

@@ -84,7 +84,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reaso
 
 def whole_job(summary: Summary) -> dict[str, float]:
     """What all runs have made, by its unit."""
-    return {track.counts: track.done + track.done_before for track in summary.snapshot.tracks}
+    return {track.counts: track.done + (track.done_before or 0) for track in summary.snapshot.tracks}
 
 
 @pytest.mark.parametrize(

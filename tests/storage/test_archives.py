@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import pytest
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
-from reelscribe.errors import MediaError, NoSuchObject, SourceChanged
+from reelscribe.errors import MediaError, NoSuchObject, SourceChanged, StoreUnavailable
 from reelscribe.storage import tar_headers
 from reelscribe.storage.search import find_members
 from reelscribe.storage.stores import Stores
 from support.buckets import SCHEMES, bucket_server
-from support.stores import every_third, serving, web_server
+from support.stores import every_third, refusal, serving, web_server
 
 
 @pytest.fixture
@@ -305,6 +305,38 @@ def test_what_belongs_together_need_not_be_neighbours(stores, tmp_path):
 def test_members_of_one_sample_get_what_lies_beside_them_up_to_a_limit(stores, tmp_path):
     shard = write_tar(tmp_path / "s.tar", {"0.txt": b"x"} | {f"0.{k:03}.mp4": b"" for k in range(300)})
     assert sum(each.extra is not None for each in find_members(shard, VIDEO_SUFFIXES, stores)) == 100
+
+
+def test_what_was_found_before_a_store_failed_is_listed_and_the_rest_later(stores, tmp_path):
+    write_tar(tmp_path / "s.tar", {f"{k}.mp4": bytes(100_000) for k in range(8)})
+    with web_server(tmp_path) as (web, address):
+        shard, found = f"{address}/s.tar", list[str]()
+        web.faults["s.tar"] = lambda sending: refusal("", 503) if sending.number > 4 else None
+        with pytest.raises(StoreUnavailable):
+            found += (each.address for each in find_members(shard, VIDEO_SUFFIXES, stores))
+        assert found[0] == f"{shard}::0.mp4"
+        assert len(found) < 8
+        del web.faults["s.tar"]
+        assert len(list(find_members(shard, VIDEO_SUFFIXES, stores))) == 8
+
+
+def test_small_members_do_not_cost_a_request_each(stores, tmp_path):
+    write_tar(tmp_path / "s.tar", {f"{k}.mp4": bytes(20_000) for k in range(200)})
+    with web_server(tmp_path) as (web, address):
+        assert len(list(find_members(f"{address}/s.tar", VIDEO_SUFFIXES, stores))) == 200
+        assert web.requests["s.tar"] < 20
+
+
+def test_what_is_left_in_the_last_record_is_no_other_archive(stores, tmp_path):
+    shard = write_tar(tmp_path / "s.tar", {"0.mp4": b"x"})
+    content = bytearray((tmp_path / "s.tar").read_bytes())
+    content[3072:3584] = tarfile.TarInfo("stale.mp4").tobuf(tarfile.USTAR_FORMAT)
+    (tmp_path / "s.tar").write_bytes(content)
+    assert [each.address for each in find_members(shard, VIDEO_SUFFIXES, stores)] == [f"{shard}::0.mp4"]
+    for more in (bytes(512), content):
+        (tmp_path / "s.tar").write_bytes(content + more)
+        with pytest.raises(MediaError, match="expected one archive, but another one begins at byte 3,072"):
+            list(find_members(shard, VIDEO_SUFFIXES, stores))
 
 
 def test_an_archive_that_does_not_end_is_given_up(stores, monkeypatch):

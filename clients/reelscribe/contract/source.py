@@ -14,7 +14,7 @@ from reelscribe.errors import MediaError
 
 _VIDEO = (
     ".264 .265 .266 .360 .3g2 .3gp .3gp2 .3gpp .3gpp2 .amv .apng .asf .av1 .avc .avi .cmfv .dif .divx .dv .dvr-ms .f4v"
-    " .flv .gif .gxf .h263 .h264 .h265 .h266 .h26l .hdmov .hevc .insv .ismv .ivf .lrf .lrv .m1v .m2p .m2t .m2ts .m2v"
+    " .flv .gif .gxf .h263 .h264 .h265 .h266 .h26l .hdmov .hevc .insv .ismv .ivf .lrv .m1v .m2p .m2t .m2ts .m2v"
     " .m4v .mj2 .mk3d .mkv .mod .mov .mp2v .mp4 .mp4v .mpe .mpeg .mpg .mpv .mqv .mts .mxf .nut .obu .ogm"
     " .ogv .ogx .osv .qt .rm .rmvb .rv .tod .tp .trp .ts .vc1 .vob .vro .vvc .webm .wm .wmv .wtv .xvid .y4m"
 )

@@ -122,7 +122,6 @@ def write_beside(
 
     A source that failed has a file of its record only if something of it was annotated.
 
-
     A file that cannot be written costs the others nothing.
 
     Args:
@@ -206,7 +205,11 @@ class _Names:
     def __init__(self, paths: Iterable[str], memory: Memory) -> None:
         self._taken, self._memory = set(paths), memory
         self._stems = Counter(os.path.splitext(path)[0] for path in self._taken)
-        self._known = {source: stem for _, source, stem in memory.names() if source in self._taken}
+        self._known = {  # who has made the memory may want to write elsewhere
+            source: stem
+            for _, source, stem in memory.names()
+            if source in self._taken and stem in (source, os.path.splitext(source)[0])
+        }
         self._owners = Counter(self._known.values())
 
     def take(self, path: str, suffix: str) -> tuple[str, bool]:

@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from reelscribe._files import atomic_file, regular_file, replace_folder
 from reelscribe.errors import UsageError
-from reelscribe.results.schema import open_memory, output_errors
+from reelscribe.results.schema import open_memory, output_errors, row_errors
 from reelscribe.storage.address import is_address
 
 NAME = "exports.sqlite"
@@ -62,6 +62,12 @@ class Memory:
             )
             return rows.fetchone() is not None
 
+    def knows(self, name: str) -> bool:
+        """Return whether a file of this name was ever written."""
+        with output_errors(self._path, "read"), self._lock:
+            rows = self._database.execute("SELECT 1 FROM written WHERE name = ? LIMIT 1", (os.fsencode(name),))
+            return rows.fetchone() is not None
+
     def remember(self, name: str, sha256: str) -> None:
         """Remember, whatever happens to this process, that a file with this content is written."""
         with output_errors(self._path, "written"), self._lock:
@@ -69,7 +75,7 @@ class Memory:
 
     def names(self) -> Iterator[tuple[str, str, str]]:
         """Yield a kind of files, the path of a source, and the name that files of that kind have for it."""
-        with output_errors(self._path, "read"), self._lock:
+        with output_errors(self._path, "read"), row_errors(self._path), self._lock:
             for kind, source, name in self._database.execute("SELECT kind, source, name FROM names"):
                 yield kind, source.decode(errors="surrogatepass"), name.decode(errors="surrogatepass")
 
@@ -87,12 +93,14 @@ class _Kept(Exception):
 class ExportFolder:
     """A folder, and the files that an export has written into it, as a context manager."""
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, *, overwrite: bool = False, is_of_run: bool = False) -> None:
         """Export into the folder `path`, which is created with the first file.
 
         Args:
             path: The folder.
             overwrite: Whether `result` replaces files that somebody else has made or changed.
+            is_of_run: Whether it is that of the run, where a file of whose name the memory knows nothing was exported
+                by a version that had no memory.
         """
         self.path = path
         """The folder."""
@@ -102,7 +110,7 @@ class ExportFolder:
         """Those that somebody else has made or changed, and that stay."""
         self.failures: list[str] = []
         """A line for each source that could not be exported to its end."""
-        self._overwrite = overwrite
+        self._overwrite, self._is_of_run = overwrite, is_of_run
         self._memory: Memory | None = None
 
     def __enter__(self) -> Self:
@@ -122,8 +130,9 @@ class ExportFolder:
         return self._memory
 
     def names(self) -> list[tuple[str, str, str]]:
-        """Return the names that exports have given, as `Memory.names` does."""
-        return [*self.memory.names()] if (self.path / NAME).exists() else []
+        """Return the names that exports have given, as `Memory.names` does, but for those that no export gives."""
+        names = self.memory.names() if (self.path / NAME).exists() else ()
+        return [each for each in names if _is_inside(each[2])]
 
     @contextmanager
     def result(self, name: str) -> Iterator[IO[bytes]]:
@@ -144,10 +153,13 @@ class ExportFolder:
             file.close()
             new = _sha256(path.with_name(f"{path.name}.partial"))
             old = _sha256(path) if path.is_file() and not path.is_symlink() else ""  # a link is replaced
-            if old and old != new and not (self._overwrite or self.memory.has_written(name, old)):
+            if old and old != new and not (self._overwrite or self._is_ours(name, old)):
                 self.kept.append(path)
                 raise _Kept
             self.memory.remember(name, new)
+
+    def _is_ours(self, name: str, sha256: str) -> bool:
+        return self.memory.has_written(name, sha256) or (self._is_of_run and not self.memory.knows(name))
 
     @contextmanager
     def file(self, name: str, *, listed: bool = True) -> Iterator[IO[bytes]]:
@@ -356,6 +368,12 @@ def folders_of(names: Iterable[tuple[str, str, str]]) -> set[str]:
         for absolute, name in ((_absolute(source), name) for _, source, name in names)
         if absolute.endswith(f"/{name}")
     }
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a name leads to a file below the folder; who has made the memory may want another one."""
+    is_whole = name == os.path.normpath(name) and not _NOT_IN_A_NAME.search(name)
+    return is_whole and not name.startswith("/") and name.split("/")[0] != ".."
 
 
 def _sha256(path: Path) -> str:

@@ -177,7 +177,8 @@ def export(
     check_annotations(annotations)
     kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
     site = site or SiteOptions(annotations.parent)
-    with ExportFolder(out, overwrite=overwrite) as folder:
+    is_of_run = out.exists() and out.samefile(annotations.parent)
+    with ExportFolder(out, overwrite=overwrite, is_of_run=is_of_run) as folder:
         try:
             if kinds & {_SourceFormat, _TableFormat}:
                 names = read_speaker_names(site.run)

@@ -45,8 +45,9 @@ class TrackSnapshot:
     """Fraction of worker time spent on requests of this run."""
     bottleneck: str
     """The bottleneck and what would help, in a few words."""
-    done_before: float = 0.0
-    """Frames or seconds of audio of these sources with a result from earlier runs."""
+    done_before: float | None = 0.0
+    """Frames or seconds of audio of these sources with a result from earlier runs; None after sources were forgotten,
+    when nobody knows."""
     unsent: float = 0.0
     """Part of `done` that was not sent to a server: reused frames, or silence."""
     requests: int = 0

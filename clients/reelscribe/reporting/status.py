@@ -56,8 +56,6 @@ class RunStatus:
     """Its figures."""
     command: str = ""
     """The command line that started it, with the working folder; empty for a run that was started from Python."""
-    kept: tuple[int, int] | None = None
-    """Number of records, and of those with an error, after some were forgotten; None if none were."""
 
     @classmethod
     def from_run_state(cls, saved: Mapping[str, Any], *, locked: bool) -> RunStatus:
@@ -78,9 +76,8 @@ class RunStatus:
         else:
             state = "interrupted" if text == "interrupted" else "ended early"
         reason = text.removeprefix("ended: ") if state == "ended early" else ""
-        command, kept = str(saved.get("command") or ""), saved.get("kept")
-        kept = None if kept is None else (int(kept["records"]), int(kept["failed"]))
-        run = cls(state, reason, int(saved["pid"]), float(saved["time"]), snapshot, command, kept)
+        command = str(saved.get("command") or "")
+        run = cls(state, reason, int(saved["pid"]), float(saved["time"]), snapshot, command)
         return replace(run, state="failed sources") if state == "done" and run.failed else run
 
     @property
@@ -116,17 +113,17 @@ class RunStatus:
     @property
     def sources(self) -> int:
         """Number of sources of the whole job, which are all of the folder."""
-        return self.snapshot.sources - self.snapshot.sources_done + self.records
+        return self.snapshot.sources + self.snapshot.others
 
     @property
     def records(self) -> int:
         """Number of these that have a record."""
-        return self.kept[0] if self.kept else self.snapshot.sources_done + self.snapshot.others
+        return self.snapshot.sources_done + self.snapshot.others
 
     @property
     def failed(self) -> int:
         """Number of records with an error."""
-        return self.kept[1] if self.kept else self.snapshot.sources_failed + self.snapshot.others_failed
+        return self.snapshot.sources_failed + self.snapshot.others_failed
 
     def table(self, out: Path) -> RenderableType:
         """Return what to print.
@@ -167,7 +164,7 @@ class RunStatus:
             ("sources", f"{new:,}", f"{self.records:,} of {self.sources:,}"),
             ("  failed", "", f"{self.failed:,}"),
             *copies,
-            *(_track_row(track, of_all=not (now.others or self.kept)) for track in now.tracks),
+            *(_track_row(track, of_all=not now.others) for track in now.tracks),
             ("time", describe_duration(now.seconds), ""),
         ]
 
@@ -229,5 +226,6 @@ def _nodes(nodes: Sequence[NodeSnapshot]) -> RenderableType:
 
 
 def _track_row(track: TrackSnapshot, *, of_all: bool) -> tuple[str, str, str]:
-    unit = UNITS[track.counts]
-    return unit.made, unit.amount(track.done), unit.amount(track.done + track.done_before) if of_all else ""
+    unit, before = UNITS[track.counts], track.done_before
+    whole = "" if before is None or not of_all else unit.amount(track.done + before)
+    return unit.made, unit.amount(track.done), whole

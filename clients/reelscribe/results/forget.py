@@ -51,25 +51,45 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
                     records, failed = write_results(out, reader.records())
+                    left = reader.sources()
                     if state := reader.run_state():
                         with row_errors(out / LEDGER):
-                            await ledger.save_run_state(_without(state, forgotten, records, failed))
-                    _forget_thumbnails(out, forgotten, reader.sources())
+                            await ledger.save_run_state(_without(state, forgotten, left, records, failed))
+                    _forget_thumbnails(out, forgotten, left)
     return forgotten
 
 
-def _without(state: dict[str, Any], forgotten: Iterable[KnownSource], records: int, failed: int) -> dict[str, Any]:
+def _without(
+    state: dict[str, Any], forgotten: Iterable[KnownSource], left: Sequence[KnownSource], records: int, failed: int
+) -> dict[str, Any]:
     """Return the state of the latest run, as `reelscribe status` tells it, after sources were forgotten.
+
+    Nobody knows which of them that run has named, so those that it has not are taken to be forgotten first.
 
     Args:
         state: The state.
         forgotten: The sources.
+        left: The sources that are left.
         records: Number of records that are left.
         failed: Number of these with an error.
     """
     keys = {source.path for source in forgotten}
-    failures = [failure for failure in state.get("failures", ()) if path_key(failure[0]) not in keys]
-    return {**state, "failures": failures, "kept": {"records": records, "failed": failed}}
+    contents = [source.sha256 for source in left if source.sha256]
+    done = min(state["sources_done"], records)
+    failed_here = max(min(state["sources_failed"], failed), failed - (records - done))
+    return {
+        **state,
+        "sources": state["sources"] - state["sources_done"] + done,
+        "sources_done": done,
+        "sources_failed": failed_here,
+        "sources_before": min(state.get("sources_before", 0), done),
+        "sources_copies": min(state.get("sources_copies", 0), len(contents) - len(set(contents))),
+        "sources_gone": sum(source.missing for source in left),
+        "others": records - done,
+        "others_failed": failed - failed_here,
+        "tracks": [{**track, "done_before": None} for track in state["tracks"]],
+        "failures": [failure for failure in state.get("failures", ()) if path_key(failure[0]) not in keys],
+    }
 
 
 def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterable[KnownSource]) -> None:

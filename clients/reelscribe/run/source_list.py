@@ -1,10 +1,9 @@
 """Lists of sources in files: a name in each line, or tables with a column of names.
 
 A list is text in UTF-8, or in whatever the byte-order mark at its beginning says. A name is taken as it is: it is the
-path of a file, relative to the current folder, or an address. Other columns of a
-table go into the records as `extra`; those that are named like options that a track of the run has (`per_source`) are
-options of the source, too. A row that cannot be used is an error of a source that is named after it, such as
-``films.csv:17``.
+path of a file, relative to the current folder, or an address. Other columns of a table go into the records as `extra`;
+those that are named like options that a track of the run has (`per_source`) are options of the source, too. A row that
+cannot be used is an error of a source that is named after it, such as ``films.csv:17``.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class SourceList:
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
         with open(self._path, "rb") if self._input is None else nullcontext(self._input) as file:
-            yield _in_utf8(file, null=self._null)
+            yield _in_utf8(file)
 
     def _lines(self, file: IO[bytes]) -> Iterator[Row]:
         for number, line in enumerate(_pieces(file, b"\0" if self._null else b"\n"), 1):
@@ -239,14 +238,11 @@ class SourceList:
         return f"{self._path}:{number}"
 
 
-def _in_utf8(file: IO[bytes], *, null: bool) -> IO[bytes]:
-    """Return a list from its beginning, in UTF-8 without a byte-order mark; `null` as for `SourceList`."""
+def _in_utf8(file: IO[bytes]) -> IO[bytes]:
+    """Return a list from its beginning, in UTF-8 without a byte-order mark."""
     file.seek(0)
-    begin = file.read(4)
-    mark, encoding = byte_order(begin)
+    mark, encoding = byte_order(file.read(4))
     file.seek(mark)
-    if not mark and not null and b"\0" in begin[:2]:  # half of the first character, if it is one of ASCII
-        encoding = "utf-16-le" if begin[1:2] == b"\0" else "utf-16-be"
     if encoding == "utf-8":
         return file
     recoded: Any = codecs.EncodedFile(file, "utf-8", encoding, "replace")

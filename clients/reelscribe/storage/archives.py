@@ -140,6 +140,9 @@ class TarStore(ObjectStore):
             if len(self._tables) > _MOST_TABLES:
                 del self._tables[next(iter(self._tables))]  # which was wanted least recently
         table.fill()
+        if isinstance(table.failure, StoreUnavailable):  # the next one who asks tries again
+            with self._lock:
+                self._tables.pop(stored, None)
         return table
 
 
@@ -154,7 +157,7 @@ class _Table:
     def __init__(self, store: ObjectStore, archive: StoredObject) -> None:
         self._store, self.archive = store, archive
         self.failure: MediaError | None = None
-        """Why the archive cannot be read to its end; None if it can."""
+        """Why the archive cannot be read to its end, maybe now only; None if it can."""
         self._lock = Lock()
         self._is_filled = False
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -165,7 +168,6 @@ class _Table:
 
         Raises:
             SourceChanged: It was changed meanwhile.
-            StoreUnavailable: Its store does not answer.
         """
         with self._lock:
             if self._is_filled:
@@ -175,7 +177,7 @@ class _Table:
             try:
                 for number, member in enumerate(read_members(self._store, self.archive)):
                     self._add(number, member)
-            except (SourceChanged, StoreUnavailable):
+            except SourceChanged:
                 raise
             except MediaError as error:
                 self.failure = error

@@ -18,6 +18,12 @@ MOST_BESIDE = 2**16
 _AHEAD_BYTES = 2**14
 """Number of bytes that are read at once while headers are looked at. Small files beside members may be among them."""
 
+_NEAR_BYTES = 2**16
+"""Largest distance to the next header at which all that is between them is read, because a request takes longer."""
+
+_AHEAD_OF_NEAR_BYTES = 2**18
+"""Number of bytes that are read at once then."""
+
 _ATTEMPTS = 5
 """Number of times that headers are asked for until the store answers."""
 
@@ -86,13 +92,15 @@ def read_members(store: ObjectStore, archive: StoredObject) -> Iterator[Member]:
                     raise MediaError(f"expected a whole archive, but it ends within {brief(header.name)}")
                 if not (header.isdir() or is_note_of_mac(header.name)):
                     yield _member(header, headers)
-            _check_end(headers, tar.offset)
+            _check_end(headers, tar.offset, archive.size)
     except (tarfile.TarError, *MALFORMED) as error:
         raise MediaError(f"expected a .tar archive that is not compressed: {brief(str(error))}") from None
 
 
-def _check_end(headers: _Headers, place: int) -> None:
+def _check_end(headers: _Headers, place: int, size: int) -> None:
     """Check that an archive ends where `tarfile` takes it to end, with a block of zeros or with the file."""
+    end = place + 2 * tarfile.BLOCKSIZE
+    end += -end % tarfile.RECORDSIZE
     headers.passed = 0
     rest = headers.read_at(place, _MOST_HEADERS)
     zeros = len(rest) - len(rest.lstrip(b"\0"))
@@ -100,8 +108,10 @@ def _check_end(headers: _Headers, place: int) -> None:
         return
     if zeros < tarfile.BLOCKSIZE:  # for `tarfile`, a header that is damaged or cut is the end
         raise MediaError(f"expected the header of a member at byte {place:,} of the archive")
+    if size == end:  # in the last record, some programs leave behind the end what was in their memory
+        return
     begin = zeros - zeros % tarfile.BLOCKSIZE
-    with suppress(tarfile.HeaderError):  # some programs leave behind the end what was in their memory
+    with suppress(tarfile.HeaderError):
         tarfile.TarInfo.frombuf(rest[begin : begin + tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
         raise MediaError(
             f"expected one archive, but another one begins at byte {place + begin:,}; join them with tar --concatenate"
@@ -185,7 +195,8 @@ class _Headers:
         if self.passed > _MOST_HEADERS:
             raise MediaError(f"expected headers of at most {_MOST_HEADERS:,} bytes for a member of the archive")
         if self._at < self._begin or self._at + size > self._begin + len(self._block):
-            stop = min(self._stored.size, self._at + max(size, _AHEAD_BYTES))
+            is_near = self._block and 0 <= self._at - self._begin - len(self._block) < _NEAR_BYTES
+            stop = min(self._stored.size, self._at + max(size, _AHEAD_OF_NEAR_BYTES if is_near else _AHEAD_BYTES))
             self._begin = self._at
             self._block = self._fetch(self._at, stop) if self._at < stop else b""
         start = self._at - self._begin
