@@ -9,7 +9,6 @@ from aiohttp import web
 
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.operations import captioning, transcribing
-from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, ServerUnreachable
 from support.fake_torchserve import SPEECH, FakeTorchServe, Gate, refused, transcript, transcripts, worker_died
