@@ -100,13 +100,31 @@ def test_fragments_of_mp4_that_became_zeros_or_are_missing_are_told(tmp_path, ke
     assert audio.read(path).why_incomplete.startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "codec"), [("mkv", "libx264"), ("ts", "mpeg2video"), ("mp4", "libx264"), ("avi", "mpeg4")]
-)
-def test_a_picture_that_stands_still_is_no_damage(tmp_path, suffix, codec):
-    path = write(tmp_path / f"still.{suffix}", codec, [*range(20), *range(200, 220)])
+PAUSES = {
+    "still.avi": ("mpeg4", "mp2", {}),
+    "still.flv": ("flv1", "aac", {}),
+    "still.mkv": ("libx264", "libopus", {}),
+    "index.mkv": ("libx264", "libopus", {"reserve_index_space": "20000"}),
+    "still.mp4": ("libx264", "aac", {}),
+    "still.ts": ("mpeg2video", "mp2", {}),
+    "filled.ts": ("mpeg2video", "mp2", {"muxrate": "3000000"}),
+    "still.mpg": ("mpeg2video", "mp2", {}),
+    "still.webm": ("libvpx", "libopus", {}),
+}
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_pictures_that_stand_still_are_no_damage(tmp_path, name):
+    codec, sound, container = PAUSES[name]
+    path = write(tmp_path / name, codec, [*range(0, 600, 30), *range(600, 620)], audio=sound, container=container)
     seen = Seen(path)
-    assert (seen.why_incomplete, seen.gaps) == (None, None)
+    assert (seen.why_incomplete, seen.gaps, audio.read(path).why_incomplete) == (None, None, None)
+
+
+def test_pictures_that_end_before_the_sound_in_each_joined_part_are_no_damage(tmp_path):
+    part = write(tmp_path / "part.ts", "mpeg2video", range(50), audio="mp2", audio_start=0.5)
+    path = odd_media.join(tmp_path / "joined.ts", *[part] * 8)
+    assert (Seen(path).why_incomplete, audio.read(path).why_incomplete) == (None, None)
 
 
 WRAP = 2**33 / 90_000

@@ -96,3 +96,12 @@ def test_a_file_with_a_clear_beginning_says_how_much_is_encrypted(tmp_path):
 def test_marks_that_a_receiver_left_behind_are_no_encryption(tmp_path):
     path = odd_media.scramble_ts(write(tmp_path / "a.ts", "mpeg2video", NUMBERS, audio="mp2"), {0x100, 0x101}, key=0)
     assert (why_no_frames(path), why_no_samples(path)) == (None, None)
+
+
+def test_sound_with_the_bytes_of_a_scrambled_packet_is_not_encrypted(tmp_path):
+    path = write(tmp_path / "tone.vob", "mpeg2video", range(500), audio="ac3", file_format="vob")
+    content = bytearray(path.read_bytes())
+    for pack in range(1024, len(content), 20 * 2048):  # in the middle of packs, as sound happens to have them
+        content[pack : pack + 7] = b"\0\0\1\xc0\1\1\xb0"
+    path.write_bytes(content)
+    assert "encrypted" not in f"{why_no_frames(path)} {why_no_samples(path)}"

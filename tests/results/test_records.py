@@ -398,7 +398,7 @@ def test_every_field_is_documented(line):
     turns = SpeakerResult(TRANSCRIBED.settings, turns=[Turn(0.0, 50.0, "speaker 1")])
     english = Translation(**vars(CALL[0]))
     said = replace(TRANSCRIBED, settings=TRANSLATED, results=lambda: [*CALL, english])
-    video = replace(CAPTIONED.video, mirrored=True, stream_index=1, other_streams=1)
+    video = replace(CAPTIONED.video, mirrored=True, stream_index=1, other_streams=1, gaps=(Gap(1.0, 2.0),))
     seen = [replace(each, video=video) for each in (CAPTIONED, DESCRIBED)]
     said = replace(said, audio=replace(said.audio, stream_index=2, other_streams=1))
     spoken = replace(ALL, caption_result=seen[0], description_result=seen[1], transcript_result=said)

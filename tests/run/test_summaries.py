@@ -100,7 +100,7 @@ def whole_job(summary: Summary) -> dict[str, float]:
             {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it "},
         ),
         (
-            answer(keywords=["k"] * 500_000),
+            answer(keywords=["k"] * 150_000),
             {"type": "AnswerRefused", "message": "no summary: the answer cannot be used: it has "},
         ),
         ((400, {"error": "bad words"}), {"type": "RequestRefused", "message": "no summary: status 400: bad words"}),

@@ -73,7 +73,7 @@ def write(
             streams.append(video)
             pending += [(video, _frame(number, start - numbers[0] / rate, rate)) for number in numbers]
         if audio:
-            sound_rate = 48_000 if audio in ("libopus", "mp2", "aac") else RATE
+            sound_rate = 48_000 if audio in ("libopus", "mp2", "aac", "ac3") else RATE
             sound = file.add_stream(audio, rate=sound_rate, layout="mono")
             sound.codec_context.time_base = Fraction(1, sound_rate)
             streams.append(sound)

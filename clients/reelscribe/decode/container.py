@@ -58,6 +58,9 @@ INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 """FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
 if the file is damaged."""
 
+DELAYED_PICTURES = 3
+"""Number of pictures by which the one that is stored last may be shown before the end of a file."""
+
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
 
@@ -240,13 +243,16 @@ def missing_seconds(container: InputContainer, end_seconds: float) -> float:
         end_seconds: Time at which its last packet ends, in seconds.
 
     Returns:
-        Seconds; 0 or less if nothing is missing.
+        Seconds; 0 or less if nothing is missing, or less than a few pictures that stand still for long: files also
+        state their duration with the delay of pictures that are stored later than they are shown.
     """
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     end = start + duration
     if may_state_end_time(container):
         end = min(end, duration)
-    return end - end_seconds
+    rates = (stream.average_rate for stream in container.streams.video)
+    delay = max((DELAYED_PICTURES / float(rate) for rate in rates if rate), default=0.0)
+    return 0.0 if end - end_seconds < delay else end - end_seconds
 
 
 def may_state_end_time(container: InputContainer) -> bool:
