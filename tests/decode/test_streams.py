@@ -160,6 +160,15 @@ def test_pictures_in_another_codec_are_not_taken_for_those_of_the_first(tmp_path
     assert "it goes on in another stream, number 2 of the file, which is not read" in why_incomplete
 
 
+@pytest.mark.parametrize("seconds", [2, 5])
+def test_a_stream_that_pauses_while_another_begins_is_complete(tmp_path, seconds):
+    # Two participants of a meeting, of whom the other one falls silent before the first speaks again, or later.
+    path = write(tmp_path / "meeting.mkv", Sound(300, again=5), Sound(500, seconds=seconds, start=2.5))
+    read = audio.read(path)
+    assert (read.info.stream_index, read.info.other_streams, read.why_incomplete) == (0, 1, None)
+    assert len(read.samples) / audio.RATE == pytest.approx(4, abs=0.1)
+
+
 def test_a_stream_that_is_inserted_before_another_is_not_mixed_into_it(tmp_path):
     first = write(tmp_path / "1.ts", Sound(300), mpegts_start_pid="257")
     second = write(tmp_path / "2.ts", Sound(700, start=2), Sound(300, start=2), mpegts_start_pid="256")
