@@ -58,6 +58,9 @@ INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 """FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
 if the file is damaged."""
 
+_WINDOWS_BITMAPS = {"\0\0\0\0", "\3\0\0\0", "WRAW"}
+"""Tags of raw video that say nothing of its pixels but that they are those of Windows."""
+
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
 
@@ -135,6 +138,11 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
             f'"{format_name}", which is not read{advice and "; "}{advice}'
         ) from None
+    for codec in (video.codec_context for video in container.streams.video):
+        is_raw = codec and codec.name == "rawvideo" and codec.codec_tag in _WINDOWS_BITMAPS
+        if is_raw and codec.bits_per_coded_sample == 32:
+            # FFmpeg takes the byte that Windows reserves, which is 0 in most recordings of screens, for transparency.
+            codec.codec_tag, codec.pix_fmt = "\0\0\0\0", "bgr0"
     return container
 
 
