@@ -291,8 +291,8 @@ def cropped(frame: av.VideoFrame, margins: Margins | None) -> av.VideoFrame:
 
 
 def opaque(frame: av.VideoFrame) -> av.VideoFrame:
-    """Return a frame on the background that shows where it is transparent; the frame itself if it never is."""
-    if not _may_be_transparent(frame.format.name):
+    """Return a frame on the background that shows where it is transparent; the frame itself if it nowhere is."""
+    if not may_be_transparent(frame.format.name) or _is_opaque(frame):
         return frame
     full = _to_rgb(frame, "sdr", Interpolation.BILINEAR, (frame.width, frame.height), "gbrap")
     flat = flatten(Image.merge("RGBA", [_plane(full, number) for number in (*GBRP_PLANES_RGB, 3)]))
@@ -302,9 +302,17 @@ def opaque(frame: av.VideoFrame) -> av.VideoFrame:
 
 
 @cache
-def _may_be_transparent(pixel_format: str) -> bool:
+def may_be_transparent(pixel_format: str) -> bool:
+    """Return whether frames of a pixel format of FFmpeg may be transparent anywhere."""
     known = av.VideoFormat(pixel_format)
     return known.has_palette or any(component.is_alpha for component in known.components)
+
+
+def _is_opaque(frame: av.VideoFrame) -> bool:
+    """Return whether a frame that might be transparent is so nowhere, which takes little time beside blending it."""
+    in_colours = ("format", "rgba") if frame.format.has_palette else ()
+    alpha: Any = _filtered(frame, *in_colours, "alphaextract", "", "format", "gray").planes[0]
+    return bool(np.frombuffer(alpha, np.uint8).reshape(alpha.height, -1)[:, : alpha.width].min() == 255)
 
 
 def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Image:
@@ -596,5 +604,5 @@ def _filter_graph(width: int, height: int, pixel_format: str, *filters: str) -> 
     return graph
 
 
-_kept_graph = lru_cache(maxsize=4)(_filter_graph)
-"""A file needs up to four: what is cut off, whether fields are marked, the shape of pixels, and odd angles."""
+_kept_graph = lru_cache(maxsize=5)(_filter_graph)
+"""A file needs up to five: what is cut off, whether fields are marked, alpha, the shape of pixels, and odd angles."""
