@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -206,6 +207,13 @@ def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     """Return whether FFmpeg gives a container format a flag."""
     mask: Any = flag.value  # PyAV annotates it wrongly
     return bool(container_format.flags & mask)
+
+
+@cache
+def may_be_transparent(pixel_format: str) -> bool:
+    """Return whether frames of a pixel format of FFmpeg may be transparent anywhere."""
+    known = av.VideoFormat(pixel_format)
+    return known.has_palette or any(component.is_alpha for component in known.components)
 
 
 def is_followed(container: InputContainer) -> bool:

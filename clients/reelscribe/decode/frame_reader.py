@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from reelscribe._files import SparseFile
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
-from reelscribe.decode.container import INDEXED_FORMATS, open_without_probing
-from reelscribe.decode.frame_conversion import may_be_transparent
+from reelscribe.decode.container import INDEXED_FORMATS, may_be_transparent, open_without_probing
 from reelscribe.decode.packet_index import PacketIndex
 from reelscribe.decode.packets import (
     PACKETS_PER_HEARTBEAT,
