@@ -227,6 +227,23 @@ def test_palettes_may_be_transparent(tmp_path, suffix):
         assert image[48:, ::8, 0].tolist() == [[128] * 6 + [240] * 4 + [128] * 6] * 48
 
 
+@pytest.mark.parametrize("tag", [b"\0\0\0\0", b"\3\0\0\0", b"WRAW", b"BGRA"])
+def test_bytes_that_windows_reserves_are_no_transparency(tmp_path, tag):
+    def frame(picture: FrameArray) -> av.VideoFrame:
+        return av.VideoFrame.from_ndarray(picture, format="bgra")
+
+    path, hidden = tmp_path / "screen.avi", np.dstack([CORNERS, np.zeros((96, 128), np.uint8)])
+    write_pictures(path, "rawvideo", [hidden] * 2, to_frame=frame, pix_fmt="bgra")
+    content = bytearray(path.read_bytes())
+    at = content.index(b"strf") + 24  # behind a name and a size, in the header of a bitmap
+    content[at : at + 4] = tag
+    path.write_bytes(content)
+    levels = [120] * 4 if tag == b"BGRA" else [60, 120, 180, 240]
+    assert corners(read(path, InputSize(64, 48))[0][2]) == levels
+    (_, webp), *_ = make_thumbnails(path)
+    assert corners(np.asarray(Image.open(io.BytesIO(webp)))) == levels
+
+
 @pytest.mark.parametrize("suffix", ["avi", "mov"])
 def test_all_frames_have_the_palette_that_comes_with_the_first_packet(tmp_path, suffix):
     palette = np.full((256, 4), 255, np.uint8)

@@ -1,13 +1,16 @@
 """Of several streams, those are read that FFmpeg's player shows and plays, and what goes on in others is not lost."""
 
+import io
 import re
 
 import pytest
 from av.stream import Disposition
+from PIL import Image
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.viewer.media.preview_maker import make_preview
+from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support import audio, odd_media, videos
 from support.many_streams import RATE, UNMARKED, Pictures, Sound, heard, join_programmes, service, write
 
@@ -76,6 +79,10 @@ def test_a_video_stream_of_no_frames_or_one_is_passed_over(tmp_path, first):
     path = write(tmp_path / "one.mkv", first, Pictures(48))
     info = videos.info_of(path)
     assert (info.width, info.frames, info.stream_index, info.other_streams) == (48, 20, 1, 1)
+    assert {Image.open(io.BytesIO(webp)).width for _, webp in make_thumbnails(path)} == {48}
+    make_preview(path, tmp_path / "preview.webm")
+    preview = videos.info_of(tmp_path / "preview.webm")
+    assert (preview.width, preview.frames) == (48, 20)
 
 
 def test_a_picture_alone_is_read_beside_an_empty_stream(tmp_path):
@@ -107,6 +114,10 @@ def test_a_recording_is_followed_where_its_identifiers_change(tmp_path):
     read = audio.read(path)
     assert len(read.samples) / audio.RATE == pytest.approx(4, abs=0.1)
     assert (why_incomplete, read.why_incomplete, read.info.other_streams) == (None, None, None)
+    assert list(make_thumbnails(path))
+    make_preview(path, tmp_path / "preview.webm")
+    assert videos.info_of(tmp_path / "preview.webm").duration_seconds == pytest.approx(4, abs=0.1)
+    assert len(audio.read(tmp_path / "preview.webm").samples) / audio.RATE == pytest.approx(4, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +169,15 @@ def test_pictures_in_another_codec_are_not_taken_for_those_of_the_first(tmp_path
     numbers, _, why_incomplete = read_numbers(path)
     assert numbers == list(range(50))
     assert "it goes on in another stream, number 2 of the file, which is not read" in why_incomplete
+
+
+@pytest.mark.parametrize("seconds", [2, 5])
+def test_a_stream_that_pauses_while_another_begins_is_complete(tmp_path, seconds):
+    # Two participants of a meeting, of whom the other one falls silent before the first speaks again, or later.
+    path = write(tmp_path / "meeting.mkv", Sound(300, again=5), Sound(500, seconds=seconds, start=2.5))
+    read = audio.read(path)
+    assert (read.info.stream_index, read.info.other_streams, read.why_incomplete) == (0, 1, None)
+    assert len(read.samples) / audio.RATE == pytest.approx(4, abs=0.1)
 
 
 def test_a_stream_that_is_inserted_before_another_is_not_mixed_into_it(tmp_path):

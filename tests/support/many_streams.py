@@ -19,13 +19,14 @@ UNMARKED = Disposition(0)
 
 
 class Sound(NamedTuple):
-    """An audio stream; one of no seconds has no packets."""
+    """An audio stream; one of no seconds has no packets, and one that begins `again` has a pause before that."""
 
     hertz: float
     disposition: Disposition = UNMARKED
     bit_rate: int = 128_000
     seconds: float = 2
     start: float = 0
+    again: float | None = None
 
 
 class Pictures(NamedTuple):
@@ -45,8 +46,9 @@ def write(path: Path, *streams: Sound | Pictures, codec: str = "mp2", **options:
             if isinstance(wanted, Sound):
                 stream = file.add_stream(codec, rate=RATE, layout="mono")
                 stream.bit_rate, stream.codec_context.time_base = wanted.bit_rate, Fraction(1, RATE)
-                piece = wanted.start, tone(wanted.hertz, wanted.seconds, RATE)
-                parts = frames([piece], RATE, "mono", stream.codec_context.format.name) if wanted.seconds else ()
+                sound = tone(wanted.hertz, wanted.seconds, RATE)
+                pieces = [(start, sound) for start in (wanted.start, wanted.again) if start is not None]
+                parts = frames(pieces, RATE, "mono", stream.codec_context.format.name) if wanted.seconds else ()
             else:
                 stream = file.add_stream(wanted.codec, rate=25, options={"g": "12"})
                 stream.width, stream.height, stream.bit_rate = wanted.width, 48, 200_000

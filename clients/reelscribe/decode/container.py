@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -60,6 +61,9 @@ if the file is damaged."""
 
 DELAYED_PICTURES = 3
 """Number of pictures by which the one that is stored last may be shown before the end of a file."""
+
+_WINDOWS_BITMAPS = {"\0\0\0\0", "\3\0\0\0", "WRAW"}
+"""Tags of raw video that say nothing of its pixels but that they are those of Windows."""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
@@ -138,6 +142,11 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
             f'"{format_name}", which is not read{advice and "; "}{advice}'
         ) from None
+    for codec in (video.codec_context for video in container.streams.video):
+        is_raw = codec and codec.name == "rawvideo" and codec.codec_tag in _WINDOWS_BITMAPS
+        if is_raw and codec.bits_per_coded_sample == 32:
+            # FFmpeg takes the byte that Windows reserves, which is 0 in most recordings of screens, for transparency.
+            codec.codec_tag, codec.pix_fmt = "\0\0\0\0", "bgr0"
     return container
 
 
@@ -201,6 +210,13 @@ def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     """Return whether FFmpeg gives a container format a flag."""
     mask: Any = flag.value  # PyAV annotates it wrongly
     return bool(container_format.flags & mask)
+
+
+@cache
+def may_be_transparent(pixel_format: str) -> bool:
+    """Return whether frames of a pixel format of FFmpeg may be transparent anywhere."""
+    known = av.VideoFormat(pixel_format)
+    return known.has_palette or any(component.is_alpha for component in known.components)
 
 
 def is_followed(container: InputContainer) -> bool:

@@ -49,7 +49,7 @@ from PIL import Image
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
 from reelscribe.contract.scaling import crop, fit, flatten, turn
 from reelscribe.contract.source import DynamicRange, shown_size
-from reelscribe.decode.container import INDEXED_FORMATS, has_format_flag
+from reelscribe.decode.container import INDEXED_FORMATS, has_format_flag, may_be_transparent
 
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
 """Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
@@ -291,20 +291,18 @@ def cropped(frame: av.VideoFrame, margins: Margins | None) -> av.VideoFrame:
 
 
 def opaque(frame: av.VideoFrame) -> av.VideoFrame:
-    """Return a frame on the background that shows where it is transparent; the frame itself if it never is."""
-    if not _may_be_transparent(frame.format.name):
+    """Return a frame on the background that shows where it is transparent; the frame itself if it nowhere is."""
+    if not may_be_transparent(frame.format.name):
+        return frame
+    in_colours = ("format", "rgba") if frame.format.has_palette else ()
+    alpha = _filtered(frame, *in_colours, "alphaextract", "", "format", "gray")
+    if np.asarray(_plane(alpha, 0)).min() == 255:  # asking takes little time beside blending
         return frame
     full = _to_rgb(frame, "sdr", Interpolation.BILINEAR, (frame.width, frame.height), "gbrap")
     flat = flatten(Image.merge("RGBA", [_plane(full, number) for number in (*GBRP_PLANES_RGB, 3)]))
     result = av.VideoFrame.from_ndarray(np.asarray(flat))
     result.color_trc = frame.color_trc
     return result
-
-
-@cache
-def _may_be_transparent(pixel_format: str) -> bool:
-    known = av.VideoFormat(pixel_format)
-    return known.has_palette or any(component.is_alpha for component in known.components)
 
 
 def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Image:
@@ -596,5 +594,5 @@ def _filter_graph(width: int, height: int, pixel_format: str, *filters: str) -> 
     return graph
 
 
-_kept_graph = lru_cache(maxsize=4)(_filter_graph)
-"""A file needs up to four: what is cut off, whether fields are marked, the shape of pixels, and odd angles."""
+_kept_graph = lru_cache(maxsize=5)(_filter_graph)
+"""A file needs up to five: what is cut off, whether fields are marked, alpha, the shape of pixels, and odd angles."""

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from reelscribe._files import SparseFile
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
-from reelscribe.decode.container import INDEXED_FORMATS, open_without_probing
-from reelscribe.decode.frame_conversion import opaque
+from reelscribe.decode.container import INDEXED_FORMATS, may_be_transparent, open_without_probing
 from reelscribe.decode.packet_index import PacketIndex
 from reelscribe.decode.packets import (
     PACKETS_PER_HEARTBEAT,
@@ -446,7 +445,9 @@ def open_with_decord(
     """
     info, first = packets.info, packets.first_frame
     is_odd = packets.why_incomplete or packets.corrupt_packets or info.skipped_frames
-    if first is None or opaque(first) is not first or packets.stated.margins or info.mirrored or info.rotation % 90:
+    if first is None or may_be_transparent(first.format.name) or packets.stated.margins:
+        return None
+    if info.mirrored or info.rotation % 90:
         return None
     if is_odd or packets.container_format not in INDEXED_FORMATS or info.dynamic_range != "sdr":
         return None

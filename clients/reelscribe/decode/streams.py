@@ -155,8 +155,9 @@ class Continuation:
                 self._search(position)
             if (behind := position + int(_OVERHEAD * packet.size)) > self._position:
                 self._position = behind
-        if pts is None or self.successor is not None:
+        if pts is None or (self.successor is not None and not self._returns(index, pts)):
             return
+        self.successor = None
         if index == self._index:
             self._start = pts if self._start is None else self._start
             if (end := pts + (packet.duration or 0)) > self._end:
@@ -177,6 +178,12 @@ class Continuation:
         began = self._began.setdefault(index, seconds if follows and self._start is not None else None)
         if began is not None and seconds - began > MISSING_SECONDS:
             self.successor = index
+
+    def _returns(self, index: int, pts: int) -> bool:
+        """Return whether the stream only paused while its successor began, as that of a participant of a meeting."""
+        began = self._began.get(self.successor or 0) or 0.0
+        # In a recording, the identifiers have changed back, and what was in the successor is not read.
+        return index == self._index and not self._is_recording and pts * self._tick > began + MISSING_SECONDS
 
     @property
     def _predecessor(self) -> int | None:

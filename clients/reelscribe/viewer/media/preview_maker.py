@@ -26,7 +26,7 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.frame_conversion import dynamic_range_of_transfer
 from reelscribe.decode.packets import demux, is_usable
 from reelscribe.errors import MediaError, OutputError
-from reelscribe.viewer.media.unindexed_video import find_streams, make_scaler, open_media
+from reelscribe.viewer.media.unindexed_video import Media, make_scaler, open_media
 
 LONGER_SIDE = 480
 """Largest side of the pictures, in pixels."""
@@ -50,6 +50,9 @@ FIRST_PACKETS = 1000
 """Number of packets of pictures in which the first that can be decoded is searched."""
 
 _MILLISECOND = Fraction(1, 1000)
+
+_SLIGHT_SECONDS = 0.015
+"""How much earlier than the last samples end the next ones may begin: less than a packet of Opus lasts."""
 
 Scale = Callable[[av.VideoFrame], FrameArray]
 
@@ -83,24 +86,24 @@ def _transcode(request: dict[str, Any], send: Send) -> None:
     """Execute a request in the child."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing beyond the limit is an error
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
-    with open_media(request["path"]) as container:
-        first = _first_picture(container)
+    with open_media(request["path"], send) as media:
+        first = _first_picture(media)
     try:
         with (
-            open_media(request["path"]) as container,
+            open_media(request["path"], send) as media,
             open(request["out"], "wb") as file,
             av.open(file, "w", format="webm") as preview,
         ):
-            _copy(container, preview, first, send)
+            _copy(media, preview, first, send)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise MediaError(f"too long for a preview, which would have more than {MOST_BYTES} bytes") from None
         send(unwritable=error.strerror or str(error))
 
 
-def _first_picture(container: av.container.InputContainer) -> tuple[Scale, FrameArray] | None:
+def _first_picture(media: Media) -> tuple[Scale, FrameArray] | None:
     """Return what scales the pictures of a file, and its first one; None if it has no pictures."""
-    video, _ = find_streams(container)
+    container, video, _ = media
     if video is None:
         return None
     stated = dynamic_range_of_transfer(video.codec_context.color_trc)
@@ -112,12 +115,12 @@ def _first_picture(container: av.container.InputContainer) -> tuple[Scale, Frame
 
 
 def _copy(
-    container: av.container.InputContainer,
+    media: Media,
     preview: av.container.OutputContainer,
     first: tuple[Scale, FrameArray] | None,
     send: Send,
 ) -> None:
-    video, audio = find_streams(container)
+    container, video, audio = media
     copies: dict[int, _VideoCopy | _AudioCopy] = {}
     if video and first:
         video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
@@ -188,9 +191,14 @@ class _AudioCopy:
         self.stream = preview.add_stream("libopus", AUDIO_RATE)
         self.stream.layout = "mono" if audio.codec_context.channels == 1 else "stereo"
         self.stream.bit_rate = AUDIO_BITS
+        self._end = 0.0
 
     def encoded(self, frame: av.AudioFrame) -> list[av.Packet[Any]]:
-        """Return the packets for the next samples of the source."""
+        """Return the packets for the next samples of the source; none if they begin before the last ones end."""
+        if frame.time is not None:
+            if frame.time < self._end - _SLIGHT_SECONDS:  # parts of a recording overlap, which no WebM file may
+                return []
+            self._end = frame.time + frame.samples / frame.sample_rate
         return self.stream.encode(frame)
 
 

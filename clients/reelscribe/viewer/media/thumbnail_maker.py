@@ -51,13 +51,14 @@ def make_thumbnails(
     for message, webp in messages(
         "reelscribe.viewer.media.thumbnail_maker", request, cancelled=cancelled, seconds=MOST_SECONDS
     ):
-        yield message["seconds"], webp
+        if webp:
+            yield message["seconds"], webp
 
 
 def _make(request: dict[str, Any], send: Send) -> None:
     """Execute a request in the child."""
-    with open_media(request["path"]) as container:
-        video = require_video(container)
+    with open_media(request["path"], send) as media:
+        container, video = media.container, require_video(media)
         stated = dynamic_range_of_transfer(video.codec_context.color_trc)
         times = request["times"]
         if times is None:

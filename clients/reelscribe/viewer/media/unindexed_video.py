@@ -1,10 +1,14 @@
-"""Reads a file for pictures from any time of it, without an index of all of its packets, which a run makes."""
+"""Reads a file for pictures from any time of it, without an index of all of its packets, which a run makes.
+
+Only if it has several video streams, the index is made to choose the one that a run reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 from av.audio.stream import AudioStream
@@ -20,17 +24,27 @@ from reelscribe.decode.container import (
     stated_seconds,
 )
 from reelscribe.decode.frame_conversion import FrameScaler, cropped, read_stated
-from reelscribe.decode.streams import choose_streams
+from reelscribe.decode.packet_index import index_packets
+from reelscribe.decode.streams import choose_streams, streams_of
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
 
+class Media(NamedTuple):
+    """An open media file, and of it what a run reads; None where there is nothing that can be decoded."""
+
+    container: av.container.InputContainer
+    video: VideoStream | None
+    audio: AudioStream | None
+
+
 @contextmanager
-def open_media(path: str) -> Iterator[av.container.InputContainer]:
+def open_media(path: str, heartbeat: Callable[[], None]) -> Iterator[Media]:
     """Open a media file; every error of FFmpeg in the block becomes a MediaError.
 
     Args:
         path: Path of the file.
+        heartbeat: Called regularly while the file is read before the block begins.
 
     Raises:
         MediaError: The file cannot be read, or is no media file.
@@ -39,36 +53,34 @@ def open_media(path: str) -> Iterator[av.container.InputContainer]:
         raise MediaError("expected a regular file")
     with open_for_ffmpeg(path) as file:
         try:
-            with open_container(file.name) as container:
-                yield container
+            with ExitStack() as stack:
+                container = stack.enter_context(open_container(file.name))
+                video, audio = choose_streams(container)
+                if video and video.codec_context and not video.frames and len(streams_of("video", container)) > 1:
+                    # Only its packets tell which stream a run reads, and whether that goes on in another one.
+                    index = index_packets(file.name, heartbeat)
+                    container = stack.enter_context(open_container(file.name, **index.options))
+                    others = {stream.index for stream in streams_of("video", container)} - {index.stream_index}
+                    video, audio = choose_streams(container, others)
+                has_pictures, has_sound = (bool(stream and stream.codec_context) for stream in (video, audio))
+                yield Media(container, video if has_pictures else None, audio if has_sound else None)
         except (av.FFmpegError, UnicodeError) as error:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
-def find_streams(container: av.container.InputContainer) -> tuple[VideoStream | None, AudioStream | None]:
-    """Return the video and the audio stream that runs read; None where there is none that can be decoded.
-
-    Args:
-        container: The open file.
-    """
-    video, audio = choose_streams(container)
-    return video if video and video.codec_context else None, audio if audio and audio.codec_context else None
-
-
-def require_video(container: av.container.InputContainer) -> VideoStream:
+def require_video(media: Media) -> VideoStream:
     """Return the video stream that runs read.
 
     Args:
-        container: The open file.
+        media: The open file.
 
     Raises:
         NoPictures: There is none that can be decoded.
     """
-    video, _ = find_streams(container)
-    if video is None:
+    if media.video is None:
         raise NoPictures("expected a video stream with pictures")
-    video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
-    return video
+    media.video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
+    return media.video
 
 
 def start_and_length(container: av.container.InputContainer) -> tuple[float, float]:
