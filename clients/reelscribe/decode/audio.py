@@ -32,12 +32,13 @@ from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import Channels, SampleArray, transcribed_channels
 from reelscribe.decode.audio_reader import AudioReader, Resampler
 from reelscribe.decode.container import (
+    choose_streams,
     ffmpeg_reason,
     open_container,
     open_for_ffmpeg,
     stated_seconds,
+    which_stream,
 )
-from reelscribe.decode.streams import choose_streams, which_stream
 from reelscribe.errors import MediaError, UsageError, missing_package
 
 JUMP_SECONDS = 0.1

@@ -35,8 +35,15 @@ from reelscribe.decode.container import (
     stated_end,
     why_fragments_missing,
 )
-from reelscribe.decode.packets import Timeline, belongs_to, demux, encrypted_share, encryption_reason, is_encrypted
-from reelscribe.decode.streams import Continuation
+from reelscribe.decode.packets import (
+    Continuation,
+    Timeline,
+    belongs_to,
+    demux,
+    encrypted_share,
+    encryption_reason,
+    is_encrypted,
+)
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)

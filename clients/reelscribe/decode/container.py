@@ -1,4 +1,4 @@
-"""Open a media file with FFmpeg, and find out whether it is cut short.
+"""Open a media file with FFmpeg, choose its streams, and find out whether it is cut short.
 
 FFmpeg also reads lists of other files, such as playlists, and would open whatever they name: files of the machine, its
 own pipes, and addresses on the network. So only the formats of containers and streams of video and audio are opened.
@@ -6,16 +6,18 @@ own pipes, and addresses on the network. So only the formats of containers and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import av
+from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.format import Flags
-from av.stream import Stream
+from av.stream import Disposition, Stream
+from av.video.stream import VideoStream
 
 from reelscribe._files import OpenSource, SparseFile, size_in
 from reelscribe.errors import MediaError
@@ -64,6 +66,9 @@ DELAYED_PICTURES = 3
 
 _WINDOWS_BITMAPS = {"\0\0\0\0", "\3\0\0\0", "WRAW"}
 """Tags of raw video that say nothing of its pixels but that they are those of Windows."""
+
+_IMPAIRED = Disposition.hearing_impaired | Disposition.visual_impaired
+"""What audio for some listeners is marked with, such as a description of the pictures."""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
@@ -222,6 +227,88 @@ def may_be_transparent(pixel_format: str) -> bool:
 def is_followed(container: InputContainer) -> bool:
     """Return whether a file was opened with `FOLLOW`."""
     return FOLLOW.keys() <= container.options.keys()
+
+
+def choose_streams(
+    container: InputContainer, empty: Collection[int] = ()
+) -> tuple[VideoStream | None, AudioStream | None]:
+    """Return the video stream and the audio stream that a player shows and plays.
+
+    Of video, those that are marked as default come first, then larger ones, then those that come first in the file. A
+    still picture beside a video, such as the first item of an animated AVIF, is not its video. Of audio, this is the
+    choice of FFmpeg's own player among what belongs to the same programme: audio for the impaired comes last, what is
+    marked as default first, and else the bit rate decides. Streams that cannot be decoded are left to the last.
+
+    Args:
+        container: The open file.
+        empty: Numbers of streams that are known to hold nothing, or one picture.
+
+    Returns:
+        The streams; None if there is none, or of video only attached pictures, such as the cover of an album.
+    """
+    videos, audios = streams_of("video", container), streams_of("audio", container)
+    readable = [stream for stream in (*videos, *audios) if _may_be_readable(container, stream, empty)]
+    videos = [video for video in videos if video in readable] or videos
+    moving = [video for video in videos if not (video.disposition & Disposition.still_image or video.frames == 1)]
+    video = max(moving or videos, key=lambda video: (_weight(video), _pixels(video)), default=None)
+    audios = [audio for audio in audios if audio in readable] or audios
+    return video, _best_audio(container, audios, video)
+
+
+def streams_of(kind: Literal["video", "audio"], container: InputContainer) -> list[Any]:
+    """Return the streams of one kind, except for attached pictures.
+
+    Args:
+        kind: The kind.
+        container: The open file.
+    """
+    streams = (stream for stream in container.streams if stream.type == kind)
+    return [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
+
+
+def which_stream(container: InputContainer, stream: VideoStream | AudioStream) -> tuple[int | None, int | None]:
+    """Return which of several streams is read.
+
+    Args:
+        container: The open file.
+        stream: The chosen stream.
+
+    Returns:
+        Its number in the file, and how many others of its kind there are; both are None if it is the only one.
+    """
+    others = len(streams_of("video" if isinstance(stream, VideoStream) else "audio", container)) - 1
+    return (stream.index, others) if others > 0 else (None, None)
+
+
+def _may_be_readable(container: InputContainer, stream: Stream, empty: Collection[int]) -> bool:
+    states_frames = "mp4" in container.format.name and not is_fragmented(container)
+    return bool(stream.codec_context and stream.index not in empty and (stream.frames or not states_frames))
+
+
+def _weight(stream: Stream) -> int:
+    """Return by how much a stream's marks let FFmpeg's player prefer it."""
+    return (not stream.disposition & _IMPAIRED) + bool(stream.disposition & Disposition.default)
+
+
+def _pixels(video: VideoStream) -> int:
+    """Return the number of pixels of a frame; 0 if FFmpeg does not know the codec."""
+    return video.codec_context.width * video.codec_context.height if video.codec_context else 0
+
+
+def _best_audio(
+    container: InputContainer, audios: Sequence[AudioStream], video: VideoStream | None
+) -> AudioStream | None:
+    """Return the one of `audios` that FFmpeg's player plays with a video, or another one where it would play none."""
+    kept = {stream.index: stream.disposition for stream in container.streams.audio}
+    for stream in container.streams.audio:
+        if stream not in audios:
+            stream.disposition = Disposition.hearing_impaired  # FFmpeg must not choose it, and takes no list
+    best: Any = container.streams.best("audio", related=video)
+    of_any_programme = container.streams.best("audio")
+    for stream in container.streams.audio:
+        stream.disposition = kept[stream.index]
+    # Audio of another programme than that of the pictures is not theirs.
+    return best if best in audios or best is not of_any_programme else max(audios, key=_weight, default=None)
 
 
 def is_fragmented(container: InputContainer) -> bool:

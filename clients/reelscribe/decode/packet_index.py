@@ -27,6 +27,7 @@ from reelscribe.decode.container import (
     INDEXED_FORMATS,
     MISSING_SECONDS,
     MISSING_SHARE,
+    choose_streams,
     ffmpeg_reason,
     has_format_flag,
     has_full_index,
@@ -34,6 +35,8 @@ from reelscribe.decode.container import (
     open_without_probing,
     read_error_reason,
     stated_seconds,
+    streams_of,
+    which_stream,
     why_fragments_missing,
 )
 from reelscribe.decode.frame_conversion import (
@@ -45,6 +48,7 @@ from reelscribe.decode.frame_conversion import (
 )
 from reelscribe.decode.packets import (
     GAP_SECONDS,
+    Continuation,
     Timeline,
     belongs_to,
     demux,
@@ -54,7 +58,6 @@ from reelscribe.decode.packets import (
     is_usable,
 )
 from reelscribe.decode.random_access import find_closed_gops
-from reelscribe.decode.streams import Continuation, choose_streams, streams_of, which_stream
 from reelscribe.errors import MediaError, NoPictures
 
 STATED_TOLERANCE = 0.05

@@ -154,12 +154,12 @@ def read_header(path: str) -> Header:
     import av
 
     from reelscribe.decode.container import (
+        choose_streams,
         ffmpeg_reason,
         open_for_ffmpeg,
         open_without_probing,
         stated_seconds,
     )
-    from reelscribe.decode.streams import choose_streams
 
     with open_for_ffmpeg(path) as file:
         try:

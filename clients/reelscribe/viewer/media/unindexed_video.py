@@ -17,15 +17,16 @@ from av.video.stream import VideoStream
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import DynamicRange
 from reelscribe.decode.container import (
+    choose_streams,
     ffmpeg_reason,
     may_state_end_time,
     open_container,
     open_for_ffmpeg,
     stated_seconds,
+    streams_of,
 )
 from reelscribe.decode.frame_conversion import FrameScaler, cropped, read_stated
 from reelscribe.decode.packet_index import index_packets
-from reelscribe.decode.streams import choose_streams, streams_of
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
