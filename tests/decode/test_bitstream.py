@@ -127,7 +127,7 @@ def test_a_packet_with_parameters_or_a_reference_is_kept(clips):
         assert disposable(clips / "pyramid.ts", slice_of_no_reference, unit + slice_of_no_reference) == 0
 
 
-def test_a_damaged_picture_is_shown_as_if_nothing_were_dropped(clips, tmp_path):
+def test_what_is_behind_a_damaged_picture_is_shown_as_if_nothing_were_dropped(clips, tmp_path):
     path, damaged = clips / "temporal-direct.mp4", tmp_path / "damaged.mp4"
     with av.open(str(path)) as container:
         reference = sorted((p.pts, p.pos, p.size) for p in container.demux(video=0) if p.size)[40]
@@ -135,9 +135,9 @@ def test_a_damaged_picture_is_shown_as_if_nothing_were_dropped(clips, tmp_path):
     content[reference[1] + 40 : reference[1] + 60] = bytes(range(200, 220))
     damaged.write_bytes(content)
     whole = read(damaged)[0]
-    assert whole[40] != read(path, [40])[0][40]
-    frames, decoded = read(damaged, [20, 43, 90])
-    assert frames == {index: whole[index] for index in (20, 43, 90)}
+    assert 40 in read(path)[0].keys() - whole.keys()
+    frames, decoded = read(damaged, [20, 40, 43, 90])
+    assert frames == {index: whole[index] for index in (20, 40, 43, 90) if index in whole}
     assert decoded > 90
 
 

@@ -57,6 +57,15 @@ def test_a_hole_of_zeros_is_damage_and_what_is_behind_it_is_read(tmp_path, name)
     assert gap.end - gap.start > 2
 
 
+def test_a_frame_of_which_the_decoder_has_invented_a_part_is_missing(tmp_path):
+    path = write(tmp_path / "bits.mp4", "mpeg4", range(50), options={"g": "1"})
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\0\0\1\xb6", len(content) // 2) + 40  # in the first picture of the second half
+    content[at : at + 8] = bytes(255 - byte for byte in content[at : at + 8])
+    path.write_bytes(content)
+    assert sum(number is None for number in Seen(path).numbers) == 1
+
+
 def test_a_hole_of_whole_packets_that_a_decoder_skips_is_damage(tmp_path):
     path = write(tmp_path / "hole.mp2", None, range(800), audio="mp2")
     assert audio.read(path).why_incomplete is None

@@ -203,7 +203,8 @@ class FrameReader:
                     decoder.on_damage()
                     position += 1
                 if position < run.stop and wanted[position] == index:
-                    yield position, frame
+                    if not frame.is_corrupt:  # otherwise the decoder has invented a part of it
+                        yield position, frame
                     position += 1
                 if position == run.stop:
                     break
