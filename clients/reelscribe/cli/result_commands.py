@@ -235,7 +235,10 @@ def status(
 
         saved = earlier_run_state(out)
         if saved is None:
-            raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything")
+            raise UsageError(
+                f"{out}: expected the folder of a run, but no run there has saved anything; one with --watch saves"
+                " nothing before its first source"
+            )
         with row_errors(out / LEDGER):
             run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
             table = run.table(out)
