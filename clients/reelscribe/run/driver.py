@@ -364,12 +364,14 @@ class Run:
                 raise Stopped
             self._wake.clear()
             await self._wake.wait()
-        self._start(self._find())
+        finding = self._start(self._find())
         while True:
             self._wake.clear()
             await self._settle_hopeless()
             if self._listing.is_used_up and self._book.is_empty and not self._to_settle:
                 await self._show_outcomes()
+                self._has_opened.set()
+                await asyncio.wait([finding], timeout=HEAD_START_SECONDS)  # it reads what headers say, and announces it
                 await self._announce(None)
                 return
             if self._stopped:
@@ -576,11 +578,12 @@ class Run:
             name, sources = surplus
             self._sessions[name].node.send(messages.GiveBack(sources))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._check)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _check(self, ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled() and (error := ended.exception()):
