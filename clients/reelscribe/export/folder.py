@@ -98,6 +98,8 @@ class ExportFolder:
         """The folder."""
         self.written: list[Path] = []
         """The complete files, in the order in which they were completed."""
+        self.unchanged: set[Path] = set()
+        """Those of them that an earlier export has written with the same content."""
         self.kept: list[Path] = []
         """Those that somebody else has made or changed, and that stay."""
         self.failures: list[str] = []
@@ -148,6 +150,8 @@ class ExportFolder:
                 self.kept.append(path)
                 raise _Kept
             self.memory.remember(name, new)
+            if old == new:
+                self.unchanged.add(path)
 
     @contextmanager
     def file(self, name: str, *, listed: bool = True) -> Iterator[IO[bytes]]:
