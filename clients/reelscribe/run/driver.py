@@ -575,8 +575,7 @@ class Run:
     def _level(self) -> None:
         """Ask the node with the most sources for some of them, if another one has none and nothing is left to lease."""
         if surplus := self._book.surplus({session.name: session.decode_processes for session in self._ready()}):
-            name, sources = surplus
-            self._sessions[name].node.send(messages.GiveBack(sources))
+            self._sessions[surplus[0]].node.send(messages.GiveBack(surplus[1]))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -590,14 +589,12 @@ class Run:
             self._break(error)
 
     def _break(self, error: BaseException) -> None:
-        """End the run with an error."""
         assert self._broken
         if not self._broken.done():
             self._broken.set_exception(error)
             self._broken.exception()  # marks it as retrieved: the run may be ending already
 
     async def _end(self) -> None:
-        """End all nodes and whatever else goes on."""
         sessions = list(self._sessions.values())
         await cancel_all(self._tasks)
         await asyncio.gather(*(session.node.end() for session in sessions))
