@@ -155,7 +155,9 @@ def _check_not_compressed(name: str | SparseFile) -> None:
     """Raise MediaError for a file that a program such as gzip, zip or zstd has made."""
     with opened(name) as file:
         if (file.read(6) or b"").startswith(_COMPRESSED):
-            raise MediaError("expected video or audio, got a compressed file; unpack it, an archive to one in .tar")
+            raise MediaError(
+                "expected video or audio, got a compressed file; unpack it, an archive into a folder or a .tar that is not compressed"
+            )
 
 
 def open_without_probing(name: str | SparseFile, **options: str) -> InputContainer:
