@@ -90,6 +90,21 @@ def test_an_export_leaves_out_doubtful_speech_if_asked(tmp_path, options, text):
     assert (result.exit_code, (tmp_path / "txt/a.mp4.txt").read_text()) == (0, text)
 
 
+def test_an_export_tells_what_it_wrote_and_what_it_found_unchanged_apart(tmp_path):
+    command = ["export", str(tmp_path), "--format", "txt"]
+    told = []
+    for words in (["Hello.", "Hello."], ["Hello.", "Thank you."], ["Hello.", "Thank you."]):
+        annotations(
+            tmp_path, [transcript_record(name, text) for name, text in zip(("a.mp4", "b.mp4"), words, strict=True)]
+        )
+        told.append(CliRunner().invoke(app, command).output.strip())
+    assert told == [
+        f"wrote 2 .txt files below {tmp_path}/txt",
+        f"wrote {tmp_path}/txt/b.mp4.txt, and found 1 unchanged",
+        "wrote nothing, and found 2 unchanged",
+    ]
+
+
 async def test_captions_that_are_made_later_do_not_take_the_place_of_speech(media, tmp_path):
     shutil.copy(media / "spoken.mp4", tmp_path)
     words = [tmp_path / "spoken.mp4", "--out", tmp_path / "out", "--format", "srt", "--beside", "srt", "--quiet"]

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from reelscribe.contract.chunking import Cutting
+from reelscribe.contract.frames import InputSize
 from reelscribe.decode.audio import Audio, AudioTask
-from reelscribe.errors import MediaError, UsageError
+from reelscribe.errors import MediaError, NoPictures, UsageError
 from support.audio import CHUNK, RATE, read, tone, wav, write, write_pieces
 from support.memory import peak_memory
+from support.videos import read as read_video
 from support.videos import write as write_video
 from synthetic.espeak import speak
 
@@ -116,6 +118,8 @@ def test_a_cover_picture_is_not_a_video(tmp_path):
     with Audio(AudioTask(str(path), RATE, CHUNK)) as audio:
         assert (audio.info.channels, audio.has_video) == (2, False)
         assert list(audio.chunks())
+    with pytest.raises(NoPictures, match=r"got audio, an attached picture$"):
+        read_video(path, InputSize(64, 48))
 
 
 @pytest.mark.parametrize("name", ["speech.wav", "speech.mp3", "speech.mp4"])

@@ -1,5 +1,8 @@
 """Only containers and streams of video and audio are opened, and nothing that they or their names refer to."""
 
+import bz2
+import gzip
+import lzma
 import re
 import shutil
 from collections.abc import Callable
@@ -63,7 +66,17 @@ def test_a_playlist_is_refused_with_the_reason_wherever_files_are_opened(playlis
             b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0\xff\xdb\0C",
             '"jpeg_pipe", which is not read; it is a still picture$',
         ),
+        (
+            b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\x02" + bytes(2000),
+            '"webp_pipe", which is not read; it is an animated or a still picture$',
+        ),
         (b"1\n00:00:01,000 --> 00:00:02,000\nhi\n\n", '"srt", which is not read$'),
+        (
+            gzip.compress(bytes(9000)),
+            "got a compressed file; unpack it, an archive into a folder or a .tar that is not compressed$",
+        ),
+        (bz2.compress(bytes(9000)), "got a compressed file"),
+        (lzma.compress(bytes(9000)), "got a compressed file"),
     ],
 )
 def test_only_a_playlist_is_taken_for_one(tmp_path, content, got):

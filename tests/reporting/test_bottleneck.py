@@ -136,6 +136,13 @@ def test_workers_that_are_busy_with_small_calls_are_not_the_limit(spent, has, ca
     assert limit(replace(small, calls=200.0), has) == "the server is the limit: add GPUs"
 
 
+@pytest.mark.parametrize("told", [{"calls": 9.0, "items": 200.0}, {"calls": 200.0, "items": 5800.0, "queue": 2900.0}])
+def test_small_calls_at_the_start_or_beside_a_long_queue_leave_the_server_the_limit(told):
+    assert limit(replace(SERVING, **told), replace(FRAMES, full_call=64)) == "the server is the limit: add GPUs"
+    sent_late = replace(SERVING, calls=200.0, items=5800.0)
+    assert limit(sent_late, replace(FRAMES, full_call=64)) == "sending is the limit: use more cores"
+
+
 def test_the_limit_is_that_of_the_last_half_minute_and_of_none_in_which_there_was_no_server():
     node = NodeFigures("a")
     for second in range(1, 301):

@@ -48,8 +48,31 @@ def test_what_is_only_decoded_is_not_done(run):
             run.track.saved("a", 25, 0.25, 25.0)
         told.append((run.now.eta_seconds, run.now.done_share))
     assert told[:4] == [(None, 0.0)] * 4
-    assert all(eta > 5.0 for eta, _ in told[4:])
+    assert [eta for eta, _ in told[4:13]] == [None] * 9  # too little is known
+    assert all(eta > 5.0 for eta, _ in told[13:])
     assert [share for _, share in told[4:]] == pytest.approx([0.25] * 25 + [0.5] * 23)
+
+
+def test_answers_that_come_many_at_once_after_a_slow_start_tell_a_time_that_may_be_right(monkeypatch):
+    """The answers of a server on two cores about 45 recordings, one of which lasts for 15 minutes."""
+    run = MeteredRun(monkeypatch, "seconds of audio")
+    answers = {4: 12.0, 8: 79.0, 16: 350.0, 20: 325.0, 27: 474.0, 30: 160.0}
+    run.expect("a", SourceSize("audio", 10**7, 1399.0))
+    run.track.begun("a")
+    run.track.opened("a", 0.0)
+    before = None
+    for second in range(1, 30):
+        run.clock.now = float(second)
+        if seconds := answers.get(second):
+            run.track.saved("a", seconds, seconds / 1400, seconds * 1399 / 1400)
+        run.counters = Counters(busy=min(second, 15.0), with_file=float(second))
+        if (now := run.now).eta_seconds is None:
+            assert second < 16
+            continue
+        factor = 1 + now.eta_plus_minus / now.eta_seconds
+        assert now.eta_seconds / factor < 31 - second < now.eta_seconds * factor
+        assert seconds or now.eta_seconds <= before
+        before = now.eta_seconds
 
 
 def test_a_long_source_is_more_of_the_bar_than_a_short_one(run):

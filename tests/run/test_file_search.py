@@ -167,7 +167,9 @@ def test_what_a_bucket_and_an_archive_hold_besides_is_counted(places, tmp_path):
 
 def test_a_folder_without_media_says_what_it_holds(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"media files in this folder, found none, but 1 other file: \.txt 1; a file"):
+    with pytest.raises(
+        UsageError, match=r"media files in this folder, found none, but 1 other file: \.txt 1; video or audio that"
+    ):
         check_names([str(tmp_path)], VIDEO_SUFFIXES, Selection(), Stores())
 
 

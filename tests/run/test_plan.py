@@ -278,11 +278,21 @@ async def test_a_dry_run_of_the_command_prints_one_line(library, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+async def test_a_short_run_and_one_with_nothing_to_do_tell_the_same_length_as_a_dry_run(runs):
+    dry, announced = await runs.plan(), Announced()
+    for before in (0, 4):
+        await runs.run(progress=announced)
+        told = announced.plan
+        assert (told.before, told.media_seconds) == (before, pytest.approx(dry.media_seconds, abs=0.1))
+        assert (told.estimated, told.unknown) == (False, 0)
+
+
 async def test_a_run_that_is_done_before_all_headers_are_read_tells_its_plan(runs, library, monkeypatch):
     async def never(self, path):
         await asyncio.Event().wait()
 
     monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.read_header", never)
+    monkeypatch.setattr("reelscribe.run.driver.HEAD_START_SECONDS", 0.1)
     announced = Announced()
     (library / "notes.txt").touch()
     await runs.run(limit=2, progress=announced)

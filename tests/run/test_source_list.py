@@ -189,7 +189,7 @@ def test_rows_before_the_damage_of_a_table_are_used(tmp_path):
         ("x.csv", "path,a\nb.mp4,1,2\n", "expected 2 columns"),
         ("x.csv", 'path,a\n"b"x,1\n', "expected a row of a table"),
         ("x.csv", f"path,a\nb,{'y' * 200_000}\n", "expected a row of a table"),
-        ("x.csv", "path,a\n,1\n", "expected a name in the column path or url, got <NoneType>"),
+        ("x.csv", "path,a\n,1\n", "expected a name in the column path or url, got none"),
         ("x.csv", f"path,a\nb,{'y' * 70_000}\n", "expected other columns of at most 65,536 bytes"),
         ("x.jsonl", "{", "expected an object in JSON"),
         ("x.jsonl", "[" * 100_000, "expected an object in JSON"),

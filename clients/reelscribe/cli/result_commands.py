@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -130,7 +130,7 @@ def export(
                     drop_doubtful=drop_doubtful,
                     overwrite=overwrite,
                 )
-                for line in (describe_written(exported.written, folder), *lines):
+                for line in (describe_written(exported.written, folder, exported.unchanged), *lines):
                     typer.echo(printable(line))
                 failures += exported.failures
             if next_to:
@@ -141,22 +141,24 @@ def export(
             raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
-def describe_written(paths: Sequence[Path], out: Path) -> str:
+def describe_written(paths: Sequence[Path], out: Path, unchanged: Collection[Path] = ()) -> str:
     """Describe in one line which files an export has written, such as "wrote 200 .vtt files below out/vtt".
 
     Args:
         paths: The files.
         out: The folder to which it has written.
+        unchanged: Those of them that were there with the same content.
     """
     places: dict[Path, list[Path]] = {}
-    for path in paths:
+    for path in (path for path in paths if path not in unchanged):
         inside = path.relative_to(out)
         places.setdefault(out / inside.parts[0], []).append(path)
     described = [
         str(paths[0]) if len(paths) == 1 else f"{_count_by_suffix(paths)} below {place}"
         for place, paths in places.items()
     ]
-    return f"wrote {', '.join(described) or 'nothing'}"
+    found = f", and found {len(unchanged):,} unchanged" if unchanged else ""
+    return f"wrote {', '.join(described) or 'nothing'}{found}"
 
 
 def _count_by_suffix(paths: Sequence[Path]) -> str:
@@ -235,7 +237,10 @@ def status(
 
         saved = earlier_run_state(out)
         if saved is None:
-            raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything")
+            raise UsageError(
+                f"{out}: expected the folder of a run, but no run there has saved anything; one with --watch saves"
+                " nothing before its first source"
+            )
         with row_errors(out / LEDGER):
             run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
             table = run.table(out)

@@ -416,7 +416,7 @@ def _report_export(options: RunOptions, progress: Progress, exported: ExportFold
         kept = {"kept": [*map(str, exported.kept)]} if exported.kept else {}
         progress.event("export", exported=[*map(str, exported.written)], **kept)
     elif not options.quiet:
-        for line in (describe_written(exported.written, options.folder), *lines):
+        for line in (describe_written(exported.written, options.folder, exported.unchanged), *lines):
             typer.echo(printable(line))
 
 

@@ -37,6 +37,17 @@ _WHITELISTS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "fil
 _PLAYLISTS = {"concat", "dash", "hls", "imf", "sdp"}
 """FFmpeg's names of the formats that list other files."""
 
+_COMPRESSED = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ\0",
+    b"\x28\xb5\x2f\xfd",
+    b"PK\3\4",
+    b"7z\xbc\xaf\x27\x1c",
+    b"Rar!\x1a\x07",
+)
+"""The first bytes of what gzip, bzip2, xz, zstd, zip, 7-Zip and RAR write."""
+
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
 
@@ -140,9 +151,11 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
         if message.startswith("Not detecting m3u8"):  # as the file that is open has no suffix
             format_name = "hls"
         elif not message.startswith("Format not on whitelist"):
+            _check_not_compressed(name)
             raise
         advice = "if it is a playlist, name the files that it lists" if format_name in _PLAYLISTS else ""
-        advice = "it is a still picture" if format_name.endswith(("_pipe", "image2")) else advice
+        if format_name.endswith(("_pipe", "image2")):
+            advice = f"it is {'an animated or a' if format_name == 'webp_pipe' else 'a'} still picture"
         raise MediaError(
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
             f'"{format_name}", which is not read{advice and "; "}{advice}'
@@ -153,6 +166,16 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
             # FFmpeg takes the byte that Windows reserves, which is 0 in most recordings of screens, for transparency.
             codec.codec_tag, codec.pix_fmt = "\0\0\0\0", "bgr0"
     return container
+
+
+def _check_not_compressed(name: str | SparseFile) -> None:
+    """Raise MediaError for a file that a program such as gzip, zip or zstd has made."""
+    with opened(name) as file:
+        if (file.read(6) or b"").startswith(_COMPRESSED):
+            raise MediaError(
+                "expected video or audio, got a compressed file; unpack it, an archive into a folder or a .tar that is not"
+                " compressed"
+            )
 
 
 def open_without_probing(name: str | SparseFile, **options: str) -> InputContainer:

@@ -174,7 +174,9 @@ class _Scan:
         self._container, self._format = container, container.format
         video, self._audio = choose_streams(container, empty)
         if video is None:
-            streams = ", ".join(stream.type for stream in container.streams) or "no streams"
+            covers = set(container.streams.video) - set(streams_of("video", container))
+            kinds = ("an attached picture" if stream in covers else stream.type for stream in container.streams)
+            streams = ", ".join(kinds) or "no streams"
             raise NoPictures(f"expected a video stream with pictures, got {streams}")
         self._video, self._video_streams = video, len(container.streams.video)
         if self._video.codec_context is None:

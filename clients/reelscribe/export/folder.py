@@ -106,6 +106,8 @@ class ExportFolder:
         """The folder."""
         self.written: list[Path] = []
         """The complete files, in the order in which they were completed."""
+        self.unchanged: set[Path] = set()
+        """Those of them that an earlier export has written with the same content."""
         self.kept: list[Path] = []
         """Those that somebody else has made or changed, and that stay."""
         self.failures: list[str] = []
@@ -157,6 +159,8 @@ class ExportFolder:
                 self.kept.append(path)
                 raise _Kept
             self.memory.remember(name, new)
+            if old == new:
+                self.unchanged.add(path)
 
     def _is_ours(self, name: str, sha256: str) -> bool:
         return self.memory.has_written(name, sha256) or (self._is_of_run and not self.memory.knows(name))

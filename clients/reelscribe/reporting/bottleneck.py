@@ -34,6 +34,13 @@ SMALL = 0.5
 """A call that has less than this fraction (0 to 1) of the items that it could have is small. A worker looks as busy
 with small calls, but takes more items in the same time as they grow."""
 
+FIRST_CALLS = 10
+"""Until so many calls were answered, small ones tell nothing, as the first ones are."""
+
+QUEUED = 0.5
+"""If requests wait in the server's queue for at least this fraction (0 to 1) of the time that they are in flight, it
+has enough of them, and what is sent is not too little."""
+
 READING = 0.5
 """Storage is the limit if reading files for their digests takes at least this fraction (0 to 1) of the processes'
 time with a file, and the disk of the results if something waits for it for this fraction of the time."""
@@ -120,10 +127,10 @@ def _limit_of_serving(spent: Counters, has: Resources, *, is_idle: bool) -> str:
         if has.most_requests < has.requests_wanted:
             return "requests are the limit: raise --requests-in-flight"
         return "the server's queue is the limit: raise job_queue_size"
-    if is_small:
+    if is_small and spent.queue < QUEUED * spent.in_flight:
         return "sending is the limit: use more cores"
     return f"the server is the limit: add GPUs{' or cores' if has.on_cpu else ''}"
 
 
 def _has_small_calls(spent: Counters, has: Resources) -> bool:
-    return 0 < spent.call_items < SMALL * has.full_call
+    return spent.calls >= FIRST_CALLS and spent.call_items < SMALL * has.full_call

@@ -14,7 +14,7 @@ from typing import Any, Self
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.reporting.bottleneck import IDLE, STARTING, WINDOW_SECONDS, find_bottleneck
+from reelscribe.reporting.bottleneck import IDLE, STARTING, WAITING, WINDOW_SECONDS, find_bottleneck
 from reelscribe.reporting.counters import Counters, NodeReport, Resources
 from reelscribe.reporting.time_left import Moments, SourceSize, TimeLeft, Work, time_left
 from reelscribe.reporting.units import UNITS, Counts
@@ -407,11 +407,11 @@ class Meter:
 
     def speeds(self) -> list[float | None]:
         """Return the speed of each track, for the next run: seconds of media per second; None if it is not known."""
-        speeds = [track.moments.speeds() for track in self._tracks]
-        return [
-            sum(parts) / len(parts) if parts else track.speed_before
-            for track, parts in zip(self._tracks, speeds, strict=True)
-        ]
+        speeds: list[float | None] = []
+        for number, track in enumerate(self._tracks):
+            parts = track.moments.speeds() if track.moments.is_enough(self._seconds_left(number)) else []
+            speeds.append(sum(parts) / len(parts) if parts else track.speed_before)
+        return speeds
 
     @property
     def _reports(self) -> list[NodeReport]:
@@ -457,11 +457,10 @@ class Meter:
             return None
         # As much of what is left will turn out to be damaged, a copy, or without the stream, as of what is done.
         likely = left * sums.worked / done if sums.worked and done else left
-        longest = max((report.tracks[number][1].longest_seconds for report in self._live), default=0.0)
-        least = max(
-            (sums.network + sums.compute) / max(1.0, sums.requests),
-            longest * sums.busy / sums.worked if sums.worked else 0.0,
-        )
+        least = (sums.network + sums.compute) / max(1.0, sums.requests)
+        if sums.worked and sums.busy > (1 - WAITING) * sums.with_file:  # else it is the server that takes long
+            longest = (report.tracks[number][1].longest_seconds for report in self._live)
+            least = max(least, max(longest, default=0.0) * sums.busy / sums.worked)
         return time_left(likely, track.moments, self._done - self._before, least, track.speed_before)
 
     def _track_snapshot(self, number: int) -> TrackSnapshot:

@@ -2,8 +2,8 @@
 
 What is left is a sum over the sources, from which each is taken when it is finished, and what is answered and saved of
 an open one. What is only decoded does not count. A source whose duration is not known counts by its bytes, at the
-seconds per byte of those whose duration is known. The speed is that of the second half of the run so far, so that the
-start of servers is soon forgotten, and its spread over parts of that half tells how sure the time is.
+seconds per byte of those whose duration is known. The speed is that of the second half of the time since the first
+answers, as the start of servers tells nothing of it, and its spread over parts of that half tells how sure the time is.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ PARTS = 8
 
 MOST_MOMENTS = 240
 """Largest number of moments that are kept. Of more, every second one is forgotten."""
+
+FIRST_SECONDS, FIRST_SHARE = 10.0, 0.1
+"""Time since the first answers, and fraction of the work (0 to 1), below which nothing is told of the time left."""
+
+ENOUGH_SECONDS = 60.0
+"""Time since the first answers after which it is told, however little is done."""
 
 LIKELY = 1.64
 """Standard deviations in the stated uncertainty: 90 % of outcomes lie within it, if they are normally distributed."""
@@ -96,26 +102,57 @@ class Work:
 
 
 class Moments:
-    """How much of a track was done at moments of a run; old ones lie further apart."""
+    """How much of a track was done at moments of a run, from the last one before its first answers on.
+
+    Old ones lie further apart.
+    """
 
     def __init__(self) -> None:
         """Begin with nothing done."""
         self._moments = [(0.0, 0.0)]
+        """The last moment at which nothing was done, and those at which more was done than before."""
+        self._now = 0.0
 
     def add(self, time: float, done: float) -> None:
         """Keep how many seconds of media were done, at a time since the start of the run in seconds."""
-        self._moments.append((time, done))
+        self._now = time
+        if not done:
+            self._moments = [(time, done)]
+        elif done != self._moments[-1][1]:
+            self._moments.append((time, done))
         if len(self._moments) > MOST_MOMENTS:
             self._moments = [*self._moments[:-1:2], self._moments[-1]]
+
+    def is_enough(self, left: float) -> bool:
+        """Return whether enough was done for telling how long the rest takes, of so many seconds of media."""
+        seconds, done = self._now - self._moments[0][0], self._moments[-1][1]
+        return left <= 0 or seconds >= ENOUGH_SECONDS or (seconds >= FIRST_SECONDS and done >= FIRST_SHARE * left)
+
+    @property
+    def answers(self) -> int:
+        """Number of moments at which more was done than before."""
+        return len(self._moments) - 1
+
+    @property
+    def underway(self) -> float:
+        """Seconds of media that are probably done since the last answers, as many come at once.
+
+        They are done at the speed until then, but are never more than the most that came at once.
+        """
+        times, done = np.array(self._moments).T
+        if len(times) < 3:  # the first answers tell nothing of how many come
+            return 0.0
+        speed = done[-1] / max(1e-9, times[-1] - times[0])
+        return float(min((self._now - times[-1]) * speed, np.diff(done)[1:].max()))
 
     def speeds(self) -> Sequence[float]:
         """Return the seconds of media done per second, in equal parts of the second half of the time.
 
         If nothing was done in it, the parts are those of the whole time.
         """
-        times, done = np.array(self._moments).T
-        for begin in (times[-1] / 2, 0.0):
-            at = np.linspace(begin, times[-1], PARTS + 1)
+        times, done = np.array([*self._moments, (self._now, self._moments[-1][1] + self.underway)]).T
+        for begin in ((times[0] + self._now) / 2, times[0]):
+            at = np.linspace(begin, self._now, PARTS + 1)
             parts = np.diff(np.interp(at, times, done)) / max(1e-9, at[1] - at[0])
             if parts.sum() > 0:
                 return [float(part) for part in parts]
@@ -124,7 +161,7 @@ class Moments:
     @property
     def part_seconds(self) -> float:
         """Length of a part whose speed is told, in seconds."""
-        return self._moments[-1][0] / 2 / PARTS
+        return (self._now - self._moments[0][0]) / 2 / PARTS
 
 
 def time_left(
@@ -137,14 +174,15 @@ def time_left(
         moments: What was done until now.
         sources: Number of sources that were finished.
         least_seconds: Time below which nothing that is left is done, in seconds.
-        speed_before: Seconds of media per second of an earlier run, which are taken until this run has some of its own.
+        speed_before: Seconds of media per second of an earlier run, which are taken until enough is done in this run.
 
     Returns:
-        The time left; None as long as no speed is known.
+        The time left; None as long as too little is known of the speed.
     """
     if left <= 0:
         return TimeLeft(0.0, 0.0)
-    if speeds := moments.speeds():
+    if speeds := moments.speeds() if moments.is_enough(left) else []:
+        left -= min(moments.underway, left / 2)  # what is answered last may take longer
         speed = sum(speeds) / PARTS
         spread = sqrt(sum((part - speed) ** 2 for part in speeds) / (PARTS - 1)) / speed
         parts_left = max(1.0, left / speed / max(moments.part_seconds, 1e-9))
@@ -154,5 +192,6 @@ def time_left(
     else:
         return None
     seconds = max(left / speed, least_seconds)
-    deviation = sqrt(LEAST_ERROR**2 + chance + INEXPERIENCE**2 / max(1.0, sources))
+    finished = min(sources, moments.answers) if speeds else sources  # many may come with one answer
+    deviation = sqrt(LEAST_ERROR**2 + chance + INEXPERIENCE**2 / max(1.0, finished))
     return TimeLeft(seconds, LIKELY * seconds * deviation)

@@ -364,12 +364,14 @@ class Run:
                 raise Stopped
             self._wake.clear()
             await self._wake.wait()
-        self._start(self._find())
+        finding = self._start(self._find())
         while True:
             self._wake.clear()
             await self._settle_hopeless()
             if self._listing.is_used_up and self._book.is_empty and not self._to_settle:
                 await self._show_outcomes()
+                self._has_opened.set()
+                await asyncio.wait([finding], timeout=HEAD_START_SECONDS)  # it reads what headers say, and announces it
                 await self._announce(None)
                 return
             if self._stopped:
@@ -573,28 +575,26 @@ class Run:
     def _level(self) -> None:
         """Ask the node with the most sources for some of them, if another one has none and nothing is left to lease."""
         if surplus := self._book.surplus({session.name: session.decode_processes for session in self._ready()}):
-            name, sources = surplus
-            self._sessions[name].node.send(messages.GiveBack(sources))
+            self._sessions[surplus[0]].node.send(messages.GiveBack(surplus[1]))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._check)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _check(self, ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled() and (error := ended.exception()):
             self._break(error)
 
     def _break(self, error: BaseException) -> None:
-        """End the run with an error."""
         assert self._broken
         if not self._broken.done():
             self._broken.set_exception(error)
             self._broken.exception()  # marks it as retrieved: the run may be ending already
 
     async def _end(self) -> None:
-        """End all nodes and whatever else goes on."""
         sessions = list(self._sessions.values())
         await cancel_all(self._tasks)
         await asyncio.gather(*(session.node.end() for session in sessions))

@@ -178,7 +178,11 @@ def _first(name: str | SourceList, search: _Search) -> Found:
     except MediaError as error:
         raise UsageError(f"{name!r}: {error}") from None
     if first is None:
-        others = f", but {other_files(left_out)}; a file that is named is read whatever its suffix" if left_out else ""
+        others = (
+            f", but {other_files(left_out)}; video or audio that is named is read whatever its suffix"
+            if left_out
+            else ""
+        )
         raise UsageError(f"{name!r}: {_why_nothing(name)}{others}")
     return first
 

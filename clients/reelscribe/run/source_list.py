@@ -204,7 +204,8 @@ class SourceList:
             return self._bad(number, f"expected an object with {' or '.join(COLUMNS)}, got {brief(value)}")
         name = next((value[column] for column in COLUMNS if value.get(column) is not None), None)
         if not isinstance(name, str):
-            return self._bad(number, f"expected a name in the column {' or '.join(COLUMNS)}, got {brief(name)}")
+            got = "none" if name is None else brief(name)
+            return self._bad(number, f"expected a name in the column {' or '.join(COLUMNS)}, got {got}")
         try:
             extra = json.dumps({str(key): json_value(each) for key, each in value.items() if key not in COLUMNS})
         except ValueError as error:
