@@ -173,8 +173,8 @@ def _check_not_compressed(name: str | SparseFile) -> None:
     with opened(name) as file:
         if (file.read(6) or b"").startswith(_COMPRESSED):
             raise MediaError(
-                "expected video or audio, got a compressed file; unpack it, an archive into a folder or a .tar that is not"
-                " compressed"
+                "expected video or audio, got a compressed file; unpack it, an archive into a folder or a .tar that is"
+                " not compressed"
             )
 
 

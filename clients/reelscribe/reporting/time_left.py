@@ -8,12 +8,12 @@ answers, as the start of servers tells nothing of it, and its spread over parts 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 Kind = Literal["video", "audio"]
 """Kind of a source, by the suffix of its name."""
@@ -139,29 +139,38 @@ class Moments:
 
         They are done at the speed until then, but are never more than the most that came at once.
         """
-        times, done = np.array(self._moments).T
-        if len(times) < 3:  # the first answers tell nothing of how many come
+        if self.answers < 2:  # the first answers tell nothing of how many come
             return 0.0
-        speed = done[-1] / max(1e-9, times[-1] - times[0])
-        return float(min((self._now - times[-1]) * speed, np.diff(done)[1:].max()))
+        time, done = self._moments[-1]
+        speed = done / max(1e-9, time - self._moments[0][0])
+        most = max(after - before for (_, before), (_, after) in pairwise(self._moments[1:]))
+        return min((self._now - time) * speed, most)
 
     def speeds(self) -> Sequence[float]:
         """Return the seconds of media done per second, in equal parts of the second half of the time.
 
         If nothing was done in it, the parts are those of the whole time.
         """
-        times, done = np.array([*self._moments, (self._now, self._moments[-1][1] + self.underway)]).T
-        for begin in ((times[0] + self._now) / 2, times[0]):
-            at = np.linspace(begin, self._now, PARTS + 1)
-            parts = np.diff(np.interp(at, times, done)) / max(1e-9, at[1] - at[0])
-            if parts.sum() > 0:
-                return [float(part) for part in parts]
+        start = self._moments[0][0]
+        moments = [*self._moments, (self._now, self._moments[-1][1] + self.underway)]
+        for begin in ((start + self._now) / 2, start):
+            part = (self._now - begin) / PARTS
+            done = [_done_at(begin + number * part, moments) for number in range(PARTS + 1)]
+            if done[-1] > done[0]:
+                return [(after - before) / max(1e-9, part) for before, after in pairwise(done)]
         return []
 
     @property
     def part_seconds(self) -> float:
         """Length of a part whose speed is told, in seconds."""
         return (self._now - self._moments[0][0]) / 2 / PARTS
+
+
+def _done_at(time: float, moments: Sequence[tuple[float, float]]) -> float:
+    """Return what was done at a time between moments, or at the first or the last one."""
+    after = bisect_right(moments, time, key=lambda moment: moment[0])
+    (earlier, done), (later, more) = moments[max(0, after - 1)], moments[min(after, len(moments) - 1)]
+    return done + (more - done) * (time - earlier) / (later - earlier) if later > earlier else done
 
 
 def time_left(
