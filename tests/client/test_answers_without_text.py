@@ -63,6 +63,7 @@ NO_TEXT = {
     "thoughts in plain words": chat("Here's my thought process: hm"),
     "analysis of an assistant that is cut off": chat("<|start|>assistant<|channel|>analysis<|message|>hm", "length"),
     "thoughts that are cut off": chat("<think>a<think>b</think>c", "length"),
+    "analysis in plain words that is cut off": chat("analysisWe need to describe the picture. It", "length"),
     "analysis that is cut off": chat("<|channel|>analysis<|message|>hm", "length"),
     "null": chat(None),
     "null at the limit": chat(None, "length"),

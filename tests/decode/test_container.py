@@ -72,8 +72,8 @@ def test_a_playlist_is_refused_with_the_reason_wherever_files_are_opened(playlis
         ),
         (b"1\n00:00:01,000 --> 00:00:02,000\nhi\n\n", '"srt", which is not read$'),
         (
-            gzip.compress(bytes(9000)),
-            "got a compressed file; unpack it, an archive into a folder or a .tar that is not compressed$",
+            gzip.compress(bytes(9000), mtime=0),
+            "got a compressed file; unpack it; .* in a .tar that is not compressed$",
         ),
         (bz2.compress(bytes(9000)), "got a compressed file"),
         (lzma.compress(bytes(9000)), "got a compressed file"),

@@ -1,6 +1,7 @@
 """Frames look as FFmpeg's own player shows them: turned, cropped, in their own shape, and with nothing hidden."""
 
 import io
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -237,8 +238,11 @@ def test_bytes_that_windows_reserves_are_no_transparency(tmp_path, tag):
     content = bytearray(path.read_bytes())
     at = content.index(b"strf") + 24  # behind a name and a size, in the header of a bitmap
     content[at : at + 4] = tag
+    content[at - 8 : at - 4] = struct.pack(
+        "<i", 96
+    )  # a positive height: rows are stored from below, as Windows has them
     path.write_bytes(content)
-    levels = [120] * 4 if tag == b"BGRA" else [60, 120, 180, 240]
+    levels = [120] * 4 if tag == b"BGRA" else [180, 240, 60, 120]
     assert corners(read(path, InputSize(64, 48))[0][2]) == levels
     (_, webp), *_ = make_thumbnails(path)
     assert corners(np.asarray(Image.open(io.BytesIO(webp)))) == levels

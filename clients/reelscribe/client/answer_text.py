@@ -41,7 +41,7 @@ _MARK = re.compile(
 _IN_PLAIN_WORDS = re.compile(
     r"""
     \A\s*(?:
-        analysis(?=\w).*?assistantfinal  # gpt-oss without its special tokens
+        analysis(?=[A-Z]).*?(?:assistantfinal|\Z)  # gpt-oss without its special tokens
       | Here(?:\ is|'s)\ my\ thought\ process:.*?(?:Here(?:\ is|'s)\ my\ response:|\Z)  # Granite
       | <SUMMARY>.*?<CONCLUSION>        # LLaVA-CoT
     )

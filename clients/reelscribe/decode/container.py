@@ -73,13 +73,16 @@ INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 if the file is damaged."""
 
 DELAYED_PICTURES = 3
-"""Number of pictures by which the one that is stored last may be shown before the end of a file."""
+"""Number of pictures by which a stated duration may be too long, because B-frames delay the last one."""
 
 _WINDOWS_BITMAPS = {"\0\0\0\0", "\3\0\0\0", "WRAW"}
 """Tags of raw video that say nothing of its pixels but that they are those of Windows."""
 
 _IMPAIRED = Disposition.hearing_impaired | Disposition.visual_impaired
 """What audio for some listeners is marked with, such as a description of the pictures."""
+
+MOST_DELAY = 0.05
+"""Largest share of a duration that such a delay is taken for."""
 
 MAX_BOXES = 1_000_000
 """Number of boxes of an MP4 file after which its end is not looked for any further."""
@@ -164,6 +167,9 @@ def open_container(name: str | SparseFile, **options: str) -> InputContainer:
         is_raw = codec and codec.name == "rawvideo" and codec.codec_tag in _WINDOWS_BITMAPS
         if is_raw and codec.bits_per_coded_sample == 32:
             # FFmpeg takes the byte that Windows reserves, which is 0 in most recordings of screens, for transparency.
+            # By the other tags, it also turns pictures over.
+            if codec.codec_tag != "\0\0\0\0":
+                codec.extradata = b"BottomUp\0"
             codec.codec_tag, codec.pix_fmt = "\0\0\0\0", "bgr0"
     return container
 
@@ -173,8 +179,8 @@ def _check_not_compressed(name: str | SparseFile) -> None:
     with opened(name) as file:
         if (file.read(6) or b"").startswith(_COMPRESSED):
             raise MediaError(
-                "expected video or audio, got a compressed file; unpack it, an archive into a folder or a .tar that is"
-                " not compressed"
+                "expected video or audio, got a compressed file; unpack it; the files of an archive may be in a folder"
+                " or in a .tar that is not compressed"
             )
 
 
@@ -369,8 +375,8 @@ def missing_seconds(container: InputContainer, end_seconds: float) -> float:
         end_seconds: Time at which its last packet ends, in seconds.
 
     Returns:
-        Seconds; 0 or less if nothing is missing, or less than a few pictures that stand still for long: files also
-        state their duration with the delay of pictures that are stored later than they are shown.
+        Seconds; 0 or less if nothing is missing. It is 0, too, where no more than the last few pictures could be
+        missing, because B-frames delay the stated end by so much.
     """
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     end = start + duration
@@ -378,7 +384,7 @@ def missing_seconds(container: InputContainer, end_seconds: float) -> float:
         end = min(end, duration)
     rates = (stream.average_rate for stream in container.streams.video)
     delay = max((DELAYED_PICTURES / float(rate) for rate in rates if rate), default=0.0)
-    return 0.0 if end - end_seconds < delay else end - end_seconds
+    return 0.0 if end - end_seconds < min(delay, MOST_DELAY * duration) else end - end_seconds
 
 
 def may_state_end_time(container: InputContainer) -> bool:

@@ -198,14 +198,14 @@ class _Scan:
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
-        marks_encryption = self._format.name in INDEXED_FORMATS  # asking takes as long as all else
+        marks_encryption = self._format.name.startswith("mov,")  # asking takes as long as all else
         try:
             for packet in demux(self._container, heartbeat, self._timeline):
                 self.continuation.add(packet)
                 if belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
-                    if packet.is_keyframe or self._encrypted_packets:  # asking takes long
+                    if packet.is_keyframe or self._encrypted_packets:
                         self._encrypted_packets += marks_encryption and is_encrypted(packet)
                     self._add(self._filter.unpack(packet))
             self._first_decoder.flush()

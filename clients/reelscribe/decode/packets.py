@@ -73,7 +73,7 @@ ZERO_BYTES = 4096
 SILENT_FORMATS = {"mpeg", "mxf", "nut"}
 """Formats in which FFmpeg searches for the next packet without an error in its log."""
 
-INDEXED_FORMATS = ("mov,", "avi")
+_NOT_SEARCHED = ("mov,", "avi")
 """Beginnings of the names of formats in which FFmpeg does not search, as an index tells where packets are."""
 
 _PROTECTED_TAGS = {"drms", "drmi", "adrm", "aavd", "enca", "encv"}
@@ -107,7 +107,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 48_000
 _SHORT_BYTES = 20 * 188
 """Distance between packets of known streams in which there is no other stream worth mentioning."""
 
-_OVERHEAD = 1.05
+_OVERHEAD = 1.11
 """Size of a packet in a transport stream, with all headers, per byte of it, at most."""
 
 _PACKET_START = re.compile(
@@ -162,7 +162,7 @@ class Timeline:
         self._container, self._name, self._size = container, name, container.size
         self._wraps = container.format.name in ("mpeg", "mpegts")
         self._is_silent = container.format.name in SILENT_FORMATS
-        self._has_index = container.format.name.startswith(INDEXED_FORMATS)
+        self._has_index = container.format.name.startswith(_NOT_SEARCHED)
         self._streams: dict[int, _Stream] = {}
         self._begin: float | None = None
         self._read_to = self._errors = 0

@@ -31,7 +31,7 @@ MOST_MOMENTS = 240
 """Largest number of moments that are kept. Of more, every second one is forgotten."""
 
 FIRST_SECONDS, FIRST_SHARE = 10.0, 0.1
-"""Time since the first answers, and fraction of the work (0 to 1), below which nothing is told of the time left."""
+"""Time since the first answers, and fraction of the work (0 to 1), below which a run's own speed is not taken."""
 
 ENOUGH_SECONDS = 60.0
 """Time since the first answers after which it is told, however little is done."""
@@ -111,7 +111,7 @@ class Moments:
         """Begin with nothing done."""
         self._moments = [(0.0, 0.0)]
         """The last moment at which nothing was done, and those at which more was done than before."""
-        self._now = 0.0
+        self._now = self._most = 0.0
 
     def add(self, time: float, done: float) -> None:
         """Keep how many seconds of media were done, at a time since the start of the run in seconds."""
@@ -119,6 +119,8 @@ class Moments:
         if not done:
             self._moments = [(time, done)]
         elif done != self._moments[-1][1]:
+            if self.answers:  # the first answers tell nothing of how many come
+                self._most = max(self._most, done - self._moments[-1][1])
             self._moments.append((time, done))
         if len(self._moments) > MOST_MOMENTS:
             self._moments = [*self._moments[:-1:2], self._moments[-1]]
@@ -139,12 +141,8 @@ class Moments:
 
         They are done at the speed until then, but are never more than the most that came at once.
         """
-        if self.answers < 2:  # the first answers tell nothing of how many come
-            return 0.0
         time, done = self._moments[-1]
-        speed = done / max(1e-9, time - self._moments[0][0])
-        most = max(after - before for (_, before), (_, after) in pairwise(self._moments[1:]))
-        return min((self._now - time) * speed, most)
+        return min((self._now - time) * done / max(1e-9, time - self._moments[0][0]), self._most)
 
     def speeds(self) -> Sequence[float]:
         """Return the seconds of media done per second, in equal parts of the second half of the time.

@@ -6,6 +6,7 @@ Run as a module, this is the child that decodes and encodes; `make_preview` is t
 from __future__ import annotations
 
 import errno
+import math
 import resource
 import signal
 import threading
@@ -191,7 +192,7 @@ class _AudioCopy:
         self.stream = preview.add_stream("libopus", AUDIO_RATE)
         self.stream.layout = "mono" if audio.codec_context.channels == 1 else "stereo"
         self.stream.bit_rate = AUDIO_BITS
-        self._end = 0.0
+        self._end = -math.inf
 
     def encoded(self, frame: av.AudioFrame) -> list[av.Packet[Any]]:
         """Return the packets for the next samples of the source; none if they begin before the last ones end."""
