@@ -203,7 +203,7 @@ class FrameReader:
                     decoder.on_damage()
                     position += 1
                 if position < run.stop and wanted[position] == index:
-                    if not frame.is_corrupt:  # otherwise the decoder has invented a part of it
+                    if not decoder.has_invented(frame):
                         yield position, frame
                     position += 1
                 if position == run.stop:
@@ -300,6 +300,10 @@ class _Decoder:
         if logged_errors() > errors or any(frame.is_corrupt for frame in frames):
             self.on_damage()
         return frames
+
+    def has_invented(self, frame: av.VideoFrame) -> bool:
+        """Return whether a part of a frame is invented, as its decoder says. That of MPEG-4 also says so by chance."""
+        return frame.is_corrupt and self._codec.name == "h264"
 
     def on_damage(self) -> None:
         """Raise _DamageFound if damage ends decoding."""
